@@ -1,0 +1,78 @@
+// Backend: the one virtual interface that a device implements. Ops (the other headers of this folder)
+// check shapes once and call it; nobody else does, except for memory and weights.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/arena.h"
+#include "core/device.h"
+#include "core/tensor.h"
+#include "ops/attention.h"
+#include "ops/elementwise.h"
+#include "ops/lora.h"
+#include "ops/matrix.h"
+#include "ops/norm.h"
+#include "ops/rotary.h"
+#include "ops/sampling.h"
+
+namespace shoal {
+
+// What every op is given beside its operands.
+struct Context {
+  const Backend& backend;
+  Arena& arena;  // scratch of this step
+  Stream stream;
+};
+
+// Shapes and dtypes of each operation stand at the op of the same name. Arguments arrive checked.
+// "activations" below means activation_dtype(): float32 on the CPU whatever the weights are.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  virtual std::string_view name() const = 0;  // "reference", "cpu/avx2", ...
+  virtual DeviceKind device() const = 0;
+  virtual const Allocator& allocator() const = 0;
+  virtual DType activation_dtype(DType weight_dtype) const = 0;
+
+  // --- weights and memory (load time) ---
+  virtual Matrix allocate_matrix(DType dtype, std::int64_t rows, std::int64_t cols) const = 0;
+  // Packs rows [row_begin, row_begin + n) from host memory; `host_rows` [n, cols] is any float dtype, rows may be
+  // strided. Different row ranges that start at multiples of 16 may be filled from different threads.
+  virtual void fill_rows(Matrix& matrix, std::int64_t row_begin, const Tensor& host_rows) const = 0;
+  // Copies bytes between host and device tensors of equal dtype and shape; both contiguous.
+  virtual void copy_to_device(const Tensor& host, const Tensor& device) const = 0;
+  virtual void copy_to_host(const Tensor& device, const Tensor& host) const = 0;
+
+  // --- operations ---
+  virtual void matmul(Context& ctx, const Tensor& x, const Matrix& weight, const Tensor& bias, MatmulOutput mode,
+                      const Tensor& out) const = 0;
+  virtual void embedding(Context& ctx, const Tensor& ids, const Matrix& table, EmbeddingOutput mode,
+                         const Tensor& out) const = 0;
+  virtual void rms_norm(Context& ctx, const Tensor& x, const Tensor& weight, float epsilon,
+                        const Tensor& out) const = 0;
+  virtual void layer_norm(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias, float epsilon,
+                          const Tensor& out) const = 0;
+  virtual void head_layer_norm(Context& ctx, const Tensor& weight, float epsilon, const Tensor& x) const = 0;
+  virtual void rotary(Context& ctx, const Tensor& positions, const Tensor& cos_sin, RotaryStyle style,
+                      const Tensor& x) const = 0;
+  virtual void write_cache(Context& ctx, const Tensor& key, const Tensor& value, const Tensor& slots,
+                           const Tensor& key_cache, const Tensor& value_cache) const = 0;
+  virtual void attention(Context& ctx, const AttentionInput& in, const Tensor& out) const = 0;
+  virtual void activation(Context& ctx, Activation kind, const Tensor& x, const Tensor& out) const = 0;
+  virtual void gated_activation(Context& ctx, Activation kind, const Tensor& gate_up, const Tensor& out) const = 0;
+  virtual void add(Context& ctx, const Tensor& a, const Tensor& b, const Tensor& out) const = 0;
+  virtual void mix(Context& ctx, const Tensor& a, const Tensor& b, float t, const Tensor& out) const = 0;
+  virtual void scale(Context& ctx, const Tensor& x, float factor, const Tensor& out) const = 0;
+  virtual void gather_rows(Context& ctx, const Tensor& x, const Tensor& indices, const Tensor& out) const = 0;
+  virtual void lora_add(Context& ctx, const Tensor& x, const LoraBatch& batch, std::span<const LoraPart> parts,
+                        const Tensor& out) const = 0;
+  virtual void sample(Context& ctx, const SamplingInput& in, const SamplingOutput& out) const = 0;
+};
+
+}  // namespace shoal

@@ -1,0 +1,52 @@
+// LoRA deltas of mixed adapters over one shared base product. Used by Linear and LmHead in layers/.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "core/tensor.h"
+#include "ops/modes.h"
+
+namespace shoal {
+
+// One adapter's pair for one linear part, at its own rank: delta = (x A^T) * scale B^T. Undefined: no delta.
+// Both keep the dtype of the adapter's file. B is stored transposed, so that any rank packs without padding.
+struct LoraPair {
+  Tensor a;  // [rank, in]
+  Tensor b;  // [rank, out]
+  float scale = 0.0F;
+};
+
+// The tokens of one adapter in this step.
+struct LoraGroup {
+  std::span<const LoraPair> pairs;  // by target id, see lora/adapter_weights.h
+  std::int64_t token_begin = 0;     // range inside LoraBatch::token_rows
+  std::int64_t token_count = 0;
+};
+
+// A step's tokens grouped by adapter; tokens of the base model appear nowhere.
+struct LoraBatch {
+  std::span<const LoraGroup> groups;
+  Tensor token_rows;                              // i32 [adapter tokens]: rows of x, grouped
+  std::span<const std::int32_t> host_token_rows;  // the same on the host
+  std::int64_t max_rank = 0;                      // over all groups and targets, for scratch
+
+  bool empty() const { return groups.empty(); }
+};
+
+// One named part of a fused linear layer: which pair of an adapter applies to which output columns.
+struct LoraPart {
+  std::int32_t target_id = -1;
+  std::int64_t column_begin = 0;
+  std::int64_t column_count = 0;
+};
+
+namespace ops {
+
+// out[t, part columns] += (x[t] A^T) * scale B^T for each part and each token of each group.
+// x [tokens, in] activations, out [tokens, all columns] activations. Sums in float, in one fixed order an output.
+void lora_add(Context& ctx, const Tensor& x, const LoraBatch& batch, std::span<const LoraPart> parts,
+              const Tensor& out);
+
+}  // namespace ops
+}  // namespace shoal

@@ -1,0 +1,36 @@
+#include "ops/matmul.h"
+
+#include "ops/backend.h"
+#include "ops/op_checks.h"
+
+namespace shoal::ops {
+
+using op_checks::check_activations;
+using op_checks::check_contiguous;
+
+void matmul(Context& ctx, const Tensor& x, const Matrix& weight, const Tensor& bias, MatmulOutput mode,
+            const Tensor& out) {
+  CHECK(weight.defined());
+  check_activations(x, {op_checks::kAnyExtent, weight.cols});
+  check_activations(out, {x.dim(0), weight.rows});
+  const DType activations = ctx.backend.activation_dtype(weight.dtype);
+  CHECK_EQ(dtype_name(x.dtype()), dtype_name(activations));
+  CHECK_EQ(dtype_name(out.dtype()), dtype_name(activations));
+  if (bias.defined()) check_contiguous(bias, DType::kFloat32, {weight.rows});
+  if (x.dim(0) == 0) return;
+  CHECK(!op_checks::overlap(x, out));
+  ctx.backend.matmul(ctx, x, weight, bias, mode, out);
+}
+
+void embedding(Context& ctx, const Tensor& ids, const Matrix& table, EmbeddingOutput mode, const Tensor& out) {
+  CHECK(table.defined());
+  CHECK(ids.dtype() == DType::kInt64 || ids.dtype() == DType::kInt32);
+  check_contiguous(ids, ids.dtype(), {op_checks::kAnyExtent});
+  check_activations(out, {ids.dim(0), table.cols});
+  CHECK_EQ(dtype_name(out.dtype()), dtype_name(ctx.backend.activation_dtype(table.dtype)));
+  if (ids.dim(0) == 0) return;
+  op_checks::check_values(ctx, ids, 0, table.rows);
+  ctx.backend.embedding(ctx, ids, table, mode, out);
+}
+
+}  // namespace shoal::ops

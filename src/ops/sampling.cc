@@ -1,0 +1,51 @@
+#include "ops/sampling.h"
+
+#include "ops/backend.h"
+#include "ops/op_checks.h"
+
+namespace shoal::ops {
+namespace {
+
+using op_checks::check_contiguous;
+using op_checks::kAnyExtent;
+
+void check_parameters(const SamplingInput& in, std::int64_t num_rows) {
+  check_contiguous(in.greedy, DType::kUInt8, {num_rows});
+  for (const Tensor* row_values : {&in.temperature, &in.top_p, &in.typical_p, &in.min_p, &in.repetition_penalty,
+                                   &in.frequency_penalty, &in.presence_penalty}) {
+    check_contiguous(*row_values, DType::kFloat32, {num_rows});
+  }
+  for (const Tensor* row_values : {&in.top_k, &in.position, &in.count_slot, &in.mask_slot}) {
+    check_contiguous(*row_values, DType::kInt32, {num_rows});
+  }
+  check_contiguous(in.seed, DType::kInt64, {num_rows});
+}
+
+// A row that is not greedy divides by its temperature. Only where the parameters are host memory.
+void check_temperatures(const Context& ctx, const SamplingInput& in) {
+  if (ctx.backend.device() != DeviceKind::kCpu) return;
+  for (std::int64_t row = 0; row < in.logits.dim(0); ++row) {
+    if (in.greedy.data<std::uint8_t>()[row] == 0) CHECK_GT(in.temperature.data<float>()[row], 0.0F);
+  }
+}
+
+}  // namespace
+
+void sample(Context& ctx, const SamplingInput& in, const SamplingOutput& out) {
+  op_checks::check_tensor(in.logits, DType::kFloat32, {kAnyExtent, kAnyExtent});
+  const std::int64_t num_rows = in.logits.dim(0);
+  CHECK_GT(in.vocab, 0);
+  CHECK_LE(in.vocab, in.logits.dim(1));
+  check_parameters(in, num_rows);
+  check_contiguous(out.token, DType::kInt64, {num_rows});
+  check_contiguous(out.logprob, DType::kFloat32, {num_rows});
+  if (in.token_counts.defined()) check_contiguous(in.token_counts, DType::kInt32, {kAnyExtent, in.vocab});
+  if (in.mask.defined()) check_contiguous(in.mask, DType::kInt32, {kAnyExtent, (in.vocab + 31) / 32});
+  if (num_rows == 0) return;
+  op_checks::check_values(ctx, in.count_slot, -1, in.token_counts.defined() ? in.token_counts.dim(0) : 0);
+  op_checks::check_values(ctx, in.mask_slot, -1, in.mask.defined() ? in.mask.dim(0) : 0);
+  check_temperatures(ctx, in);
+  ctx.backend.sample(ctx, in, out);
+}
+
+}  // namespace shoal::ops

@@ -1,0 +1,47 @@
+// Sampling as one op over per-row parameter arrays. Used by sampling/Sampler.
+#pragma once
+
+#include <cstdint>
+
+#include "core/tensor.h"
+#include "ops/modes.h"
+
+namespace shoal {
+
+// A penalty count: the low bits count the token in the output, this bit says that the prompt holds it.
+inline constexpr std::int32_t kSeenInPrompt = 1 << 30;
+
+// Rows are logits rows; a sequence may own several. Neutral values switch a step off for a row.
+struct SamplingInput {
+  Tensor logits;              // float32 [rows, vocab], overwritten (scratch afterwards)
+  std::int64_t vocab = 0;     // ids at or past this (padding of the width) are never sampled
+  Tensor greedy;              // u8 [rows]: 1 takes the largest logit after penalties and mask, the first index on ties
+  Tensor temperature;         // f32 [rows], > 0
+  Tensor top_k;               // i32 [rows], 0 = off, larger than the vocabulary = off; ties at the k-th value stay
+  Tensor top_p;               // f32 [rows], 1 = off; at least one token stays
+  Tensor typical_p;           // f32 [rows], 1 = off
+  Tensor min_p;               // f32 [rows], 0 = off
+  Tensor repetition_penalty;  // f32 [rows], 1 = off: logit < 0 ? logit * p : logit / p for every seen token
+  Tensor frequency_penalty;   // f32 [rows], 0 = off: logit -= f * count in the output
+  Tensor presence_penalty;    // f32 [rows], 0 = off: logit -= p if in the output
+  Tensor seed;                // i64 [rows]
+  Tensor position;            // i32 [rows]: the random stream depends on (seed, position) alone
+  Tensor count_slot;          // i32 [rows]: row of token_counts, -1 = no penalties
+  Tensor token_counts = {};   // i32 [slots, vocab] or undefined, see kSeenInPrompt
+  Tensor mask_slot;           // i32 [rows]: row of mask, -1 = all allowed
+  Tensor mask = {};           // i32 [slots, ceil(vocab / 32)] or undefined: bit set = allowed
+};
+
+// A row whose logits hold a NaN, or where nothing may be sampled, gets token -1 and harms no other.
+struct SamplingOutput {
+  Tensor token;    // i64 [rows]
+  Tensor logprob;  // f32 [rows]: log-softmax after all processors, of the chosen token
+};
+
+namespace ops {
+
+// Order: penalties, mask, temperature, top-k, top-p, typical-p, min-p, choice.
+void sample(Context& ctx, const SamplingInput& in, const SamplingOutput& out);
+
+}  // namespace ops
+}  // namespace shoal
