@@ -1,0 +1,44 @@
+#include "lora/adapter_batch.h"
+
+#include <algorithm>
+
+namespace shoal {
+
+void AdapterGrouping::build(std::span<const std::int32_t> row_adapters,
+                            std::span<const AdapterWeights* const> adapters) {
+  // A counting sort by adapter: rows keep their order inside a group.
+  next_.assign(adapters.size(), 0);
+  for (const std::int32_t adapter : row_adapters) {
+    if (adapter >= 0) ++next_[static_cast<std::size_t>(adapter)];
+  }
+  groups_.clear();
+  max_rank_ = 0;
+  std::int64_t total = 0;
+  for (std::size_t i = 0; i < adapters.size(); ++i) {
+    const std::int64_t count = next_[i];
+    next_[i] = total;
+    if (count == 0) continue;
+    groups_.push_back({.pairs = adapters[i]->pairs(), .token_begin = total, .token_count = count});
+    max_rank_ = std::max(max_rank_, adapters[i]->max_rank());
+    total += count;
+  }
+  token_rows_.resize(static_cast<std::size_t>(total));
+  for (std::size_t row = 0; row < row_adapters.size(); ++row) {
+    if (row_adapters[row] < 0) continue;
+    std::int64_t& slot = next_[static_cast<std::size_t>(row_adapters[row])];
+    token_rows_[static_cast<std::size_t>(slot++)] = static_cast<std::int32_t>(row);
+  }
+}
+
+LoraBatch AdapterGrouping::batch() const {
+  LoraBatch batch;
+  batch.groups = groups_;
+  // The op only reads them; Tensor has no const form.
+  batch.token_rows = Tensor(const_cast<std::int32_t*>(token_rows_.data()), DType::kInt32,
+                            {static_cast<std::int64_t>(token_rows_.size())});
+  batch.host_token_rows = token_rows_;
+  batch.max_rank = max_rank_;
+  return batch;
+}
+
+}  // namespace shoal

@@ -1,0 +1,35 @@
+// AdapterBatchData: which adapter each token of a step uses, grouped for the ops. Built by the engine, read by layers.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/tensor.h"
+#include "lora/adapter_weights.h"
+#include "ops/lora.h"
+
+namespace shoal {
+
+struct AdapterBatchData {
+  // One entry an adapter in the step, in the order of `tokens.groups`; speculation heads will be found here too.
+  std::span<const AdapterWeights* const> adapters;
+  LoraBatch tokens;  // rows are the step's tokens
+  LoraBatch logits;  // rows are the rows of lm_head_indices
+};
+
+// Groups rows by adapter without allocating once it is warm. One for tokens, one for logits rows.
+class AdapterGrouping {
+ public:
+  // rows[i] uses adapters[row_adapters[i]]; -1 = base.
+  void build(std::span<const std::int32_t> row_adapters, std::span<const AdapterWeights* const> adapters);
+  LoraBatch batch() const;
+
+ private:
+  std::vector<LoraGroup> groups_;
+  std::vector<std::int32_t> token_rows_;
+  std::vector<std::int64_t> next_;  // by adapter: where its next row goes
+  std::int64_t max_rank_ = 0;
+};
+
+}  // namespace shoal

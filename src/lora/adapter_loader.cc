@@ -1,0 +1,180 @@
+// Reads a PEFT folder into AdapterWeights. Every tensor of the file must find its module, whole.
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+
+#include "lora/adapter_weights.h"
+#include "lora/peft_config.h"
+#include "weights/checkpoint.h"
+#include "weights/tensor_values.h"
+
+namespace shoal {
+namespace {
+
+constexpr std::int64_t kLargestRank = 256;
+constexpr std::size_t kNamesInMessage = 8;
+
+// The two halves of one module, by the names they have in the file.
+struct NamedPair {
+  std::string a;  // [rank, in]
+  std::string b;  // [out, rank]
+};
+
+Error invalid(std::string message) { return {.code = ErrorCode::kAdapterInvalid, .message = std::move(message)}; }
+
+std::string list_names(const std::vector<std::string>& names) {
+  const std::size_t shown = std::min(names.size(), kNamesInMessage);
+  std::string text =
+      fmt::format("{}", fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(shown), ", "));
+  if (shown < names.size()) text += fmt::format(" and {} more", names.size() - shown);
+  return text;
+}
+
+// "base_model.model.<path>.lora_A[.default].weight" -> path and which half; false for any other name.
+bool split_name(std::string_view name, std::string& path, bool& is_a) {
+  constexpr std::string_view kPrefix = "base_model.model.";
+  if (name.starts_with(kPrefix)) name.remove_prefix(kPrefix.size());
+  for (const std::string_view half : {".lora_A", ".lora_B"}) {
+    for (const std::string_view tail : {".weight", ".default.weight"}) {
+      const std::string suffix = std::string(half) + std::string(tail);
+      if (!name.ends_with(suffix)) continue;
+      path = name.substr(0, name.size() - suffix.size());
+      is_a = half == ".lora_A";
+      return true;
+    }
+  }
+  return false;
+}
+
+// Pairs by target id; refuses what matches no target or has only one half.
+Result<std::map<std::int32_t, NamedPair>> match_names(const Checkpoint& file, const LoraTargets& targets) {
+  std::map<std::int32_t, NamedPair> pairs;
+  std::vector<std::string> unmatched;
+  for (const std::string& name : file.names()) {
+    std::string path;
+    bool is_a = false;
+    std::optional<std::int32_t> target_id;
+    if (split_name(name, path, is_a)) target_id = targets.find(path);
+    if (!target_id) {
+      unmatched.push_back(name);
+      continue;
+    }
+    NamedPair& pair = pairs[*target_id];
+    (is_a ? pair.a : pair.b) = name;
+  }
+  if (!unmatched.empty()) {
+    return invalid(fmt::format("{} of {} tensors match no linear layer of the base model: {}", unmatched.size(),
+                               file.names().size(), list_names(unmatched)));
+  }
+  if (pairs.empty()) return invalid("the adapter holds no tensors");
+  std::vector<std::string> halves;
+  for (const auto& [target_id, pair] : pairs) {
+    if (pair.a.empty() || pair.b.empty()) halves.push_back(pair.a.empty() ? pair.b : pair.a);
+  }
+  if (!halves.empty()) return invalid(fmt::format("the other half is missing of {}", list_names(halves)));
+  return pairs;
+}
+
+Status check_pair(const Checkpoint& file, const NamedPair& pair, const LoraTarget& target) {
+  const TensorInfo& a = *file.find(pair.a);
+  const TensorInfo& b = *file.find(pair.b);
+  const bool two_dims = a.shape.size() == 2 && b.shape.size() == 2;
+  if (!two_dims || a.shape[1] != target.in_features || b.shape[0] != target.out_features || a.shape[0] != b.shape[1]) {
+    return invalid(fmt::format("{} is {} and {} is {}, expected [rank, {}] and [{}, rank]", pair.a, a.describe(),
+                               pair.b, b.describe(), target.in_features, target.out_features));
+  }
+  if (a.shape[0] < 1 || a.shape[0] > kLargestRank) {
+    return invalid(fmt::format("{} has rank {}, expected 1 to {}", pair.a, a.shape[0], kLargestRank));
+  }
+  if (!is_float(a.dtype) || a.dtype != b.dtype) {
+    return invalid(fmt::format("{} is {} and {} is {}, expected one of float32, bfloat16, float16 for both", pair.a,
+                               dtype_name(a.dtype), pair.b, dtype_name(b.dtype)));
+  }
+  return Ok{};
+}
+
+bool all_finite(const Tensor& values) {
+  for (const float value : float_values(values)) {
+    if (!std::isfinite(value)) return false;
+  }
+  return true;
+}
+
+// b [rank, out] = source [out, rank] transposed, its rows in the order of the base weight.
+void transpose_b(const Tensor& source, const LoraTarget& target, const Tensor& b) {
+  const std::int64_t rank = source.dim(1);
+  const std::int64_t element_bytes = dtype_bytes(source.dtype());
+  const auto* from = static_cast<const std::byte*>(source.raw());
+  auto* to = static_cast<std::byte*>(b.raw());
+  const std::vector<RowRange> rows = target.row_order.empty() ? identity_rows(target.out_features) : target.row_order;
+  std::int64_t column = 0;
+  for (const RowRange& range : rows) {
+    for (std::int64_t row = range.begin; row < range.begin + range.count; ++row, ++column) {
+      for (std::int64_t r = 0; r < rank; ++r) {
+        std::memcpy(to + (r * target.out_features + column) * element_bytes, from + (row * rank + r) * element_bytes,
+                    static_cast<std::size_t>(element_bytes));
+      }
+    }
+  }
+}
+
+std::int64_t aligned_bytes(const TensorInfo& info) { return (info.num_bytes + 15) / 16 * 16; }
+
+// One block of memory for all pairs, then each copied into its place.
+Result<AdapterWeights> copy_pairs(const Checkpoint& file, const std::map<std::int32_t, NamedPair>& named,
+                                  const LoraTargets& targets, const PeftConfig& config, const Allocator& allocator) {
+  std::int64_t total_bytes = 0;
+  for (const auto& [target_id, pair] : named) {
+    total_bytes += aligned_bytes(*file.find(pair.a)) + aligned_bytes(*file.find(pair.b));
+  }
+  Buffer storage(allocator, total_bytes);
+  std::vector<LoraPair> pairs(static_cast<std::size_t>(targets.size()));
+  std::int64_t offset = 0;
+  for (const auto& [target_id, pair] : named) {
+    const LoraTarget& target = targets.at(target_id);
+    const TensorInfo& a_info = *file.find(pair.a);
+    const std::int64_t rank = a_info.shape[0];
+    const Tensor a_source = file.tensor(pair.a);
+    const Tensor b_source = file.tensor(pair.b);
+    if (!all_finite(a_source) || !all_finite(b_source)) {
+      return invalid(fmt::format("{} or {} holds values that are not finite", pair.a, pair.b));
+    }
+    LoraPair& loaded = pairs[static_cast<std::size_t>(target_id)];
+    loaded.a = storage.view(a_info.dtype, {rank, target.in_features}, offset);
+    offset += aligned_bytes(a_info);
+    loaded.b = storage.view(a_info.dtype, {rank, target.out_features}, offset);
+    offset += aligned_bytes(*file.find(pair.b));
+    std::memcpy(loaded.a.raw(), a_source.raw(), static_cast<std::size_t>(a_info.num_bytes));
+    transpose_b(b_source, target, loaded.b);
+    loaded.scale = config.scale_of(target.path, rank);
+    if (!std::isfinite(loaded.scale)) return invalid(fmt::format("lora_alpha of {} is not finite", target.path));
+  }
+  return AdapterWeights(std::move(storage), std::move(pairs));
+}
+
+}  // namespace
+
+Result<AdapterWeights> load_adapter(const std::filesystem::path& directory, const LoraTargets& targets,
+                                    const Allocator& allocator) {
+  try {
+    Result<PeftConfig> config = read_peft_config(directory);
+    if (!config.ok()) return config.error();
+    const Checkpoint file = Checkpoint::open_file((directory / "adapter_model.safetensors").string());
+    Result<std::map<std::int32_t, NamedPair>> named = match_names(file, targets);
+    if (!named.ok()) return named.error();
+    for (const auto& [target_id, pair] : named.value()) {
+      const Status fits = check_pair(file, pair, targets.at(target_id));
+      if (!fits.ok()) return fits.error();
+    }
+    return copy_pairs(file, named.value(), targets, config.value(), allocator);
+  } catch (const StartError& error) {
+    // The readers throw for files that cannot be read; here that is the fault of one request.
+    return invalid(error.what());
+  }
+}
+
+}  // namespace shoal

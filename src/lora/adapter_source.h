@@ -1,0 +1,19 @@
+// AdapterSource: where adapters come from. Implemented in hub/, handed to the engine by cli/.
+#pragma once
+
+#include <filesystem>
+
+#include "core/adapter_key.h"
+#include "core/result.h"
+
+namespace shoal {
+
+class AdapterSource {
+ public:
+  virtual ~AdapterSource() = default;
+  // The folder that holds adapter_config.json and the safetensors of `key`. Runs on a loader thread and may block.
+  // Errors: kAdapterNotFound (names the id), kAdapterInvalid (not allowed, unknown source).
+  virtual Result<std::filesystem::path> fetch(const AdapterKey& key) = 0;
+};
+
+}  // namespace shoal
