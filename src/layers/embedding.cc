@@ -1,0 +1,25 @@
+#include "layers/embedding.h"
+
+#include "ops/matmul.h"
+
+namespace shoal {
+
+Embedding::Embedding(LoadContext& load, const std::string& weight_name, std::int64_t rows, std::int64_t hidden)
+    : weight_name_(weight_name), table_(load.backend.allocate_matrix(load.dtype, rows, hidden)) {
+  const MatrixRequest request{.name = weight_name, .rows = rows, .cols = hidden};
+  load.weights.read_rows(request, [&](std::int64_t row_begin, const Tensor& host_rows) {
+    load.backend.fill_rows(table_, row_begin, host_rows);
+  });
+}
+
+Tensor Embedding::forward(Context& ctx, const Tensor& ids) const {
+  const Tensor hidden = ctx.arena.take(ctx.backend.activation_dtype(table_.dtype), {ids.dim(0), table_.cols});
+  ops::embedding(ctx, ids, table_, EmbeddingOutput::kOverwrite, hidden);
+  return hidden;
+}
+
+void Embedding::forward_add(Context& ctx, const Tensor& ids, const Tensor& hidden) const {
+  ops::embedding(ctx, ids, table_, EmbeddingOutput::kAccumulate, hidden);
+}
+
+}  // namespace shoal

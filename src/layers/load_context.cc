@@ -1,0 +1,19 @@
+#include "layers/load_context.h"
+
+namespace shoal {
+
+Vector Vector::load(LoadContext& load, const std::string& name, std::initializer_list<std::int64_t> shape) {
+  return from_host(load.backend, load.weights.read_floats(name, shape), shape);
+}
+
+Vector Vector::from_host(const Backend& backend, std::span<const float> host_values,
+                         std::initializer_list<std::int64_t> shape) {
+  Vector vector;
+  vector.storage = Buffer(backend.allocator(), static_cast<std::int64_t>(host_values.size_bytes()));
+  vector.values = vector.storage.view(DType::kFloat32, shape);
+  // copy_to_device only reads its source; Tensor has no const form.
+  backend.copy_to_device(Tensor(const_cast<float*>(host_values.data()), DType::kFloat32, shape), vector.values);
+  return vector;
+}
+
+}  // namespace shoal
