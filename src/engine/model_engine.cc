@@ -1,0 +1,165 @@
+#include "engine/model_engine.h"
+
+#include <fmt/core.h>
+#include <spdlog/spdlog.h>
+#include <sys/sysinfo.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "weights/progress.h"
+
+namespace shoal {
+namespace {
+
+std::string config_path(const std::string& model_path) {
+  const std::filesystem::path path(model_path);
+  return std::filesystem::is_directory(path) ? (path / "config.json").string() : model_path;
+}
+
+WeightSource open_weights(const EngineOptions& options, DType dtype) {
+  if (options.load_format == LoadFormat::kDummy) return WeightSource::dummy(dtype);
+  return WeightSource(Checkpoint::open(options.model_path));
+}
+
+// The smaller of 2 GiB and a quarter of free memory.
+std::int64_t modest_cache_bytes() {
+  struct sysinfo memory{};
+  ::sysinfo(&memory);
+  const auto free_bytes = static_cast<std::int64_t>(memory.freeram + memory.bufferram) * memory.mem_unit;
+  return std::min(std::int64_t{2} << 30, free_bytes / 4);
+}
+
+}  // namespace
+
+DType default_dtype(const ConfigReader& config) {
+  const std::optional<std::string> name = config.find_string({"torch_dtype", "dtype"});
+  if (!name) return DType::kFloat32;
+  const std::optional<DType> dtype = dtype_from_name(*name);
+  if (!dtype || !is_float(*dtype)) {
+    config.refuse(config.has("torch_dtype") ? "torch_dtype" : "dtype", "float32, bfloat16 or float16");
+  }
+  return *dtype;
+}
+
+ModelEngine::ModelEngine(const EngineOptions& options, const Backend& backend, AdapterSource& adapter_source,
+                         Wakeup& wakeup)
+    : backend_(backend), communicator_(make_single_communicator()), arena_(backend.allocator()) {
+  const ConfigReader config = ConfigReader::from_file(config_path(options.model_path));
+  if (config.has("quantization_config")) {
+    throw StartError(
+        fmt::format("{}: quantization_config is set, and quantized weights are not served yet", config.file()));
+  }
+  load(options, config);
+  make_cache(options);
+  adapters_ =
+      std::make_unique<AdapterStore>(adapter_source, lora_targets_, backend.allocator(), wakeup, options.adapters);
+  const std::int64_t vocab_limit = options.vocab_limit > 0 ? options.vocab_limit : model_info_.vocab;
+  sampler_ = std::make_unique<Sampler>(backend, vocab_limit, model_info_.vocab, options.max_sequences);
+  sample_rows_.reserve(static_cast<std::size_t>(options.max_sequences));
+  result_.samples.reserve(static_cast<std::size_t>(options.max_sequences));
+  info_.vocab_size = vocab_limit;
+}
+
+ModelEngine::~ModelEngine() = default;
+
+void ModelEngine::load(const EngineOptions& options, const ConfigReader& config) {
+  model_info_ = read_model_info(config);
+  dtype_ = options.dtype.value_or(default_dtype(config));
+  std::int64_t served = options.served_positions > 0 ? options.served_positions : model_info_.max_positions;
+  served = std::max(served, options.min_served_positions);
+  if (model_info_.position_limit == PositionLimit::kTable && served > model_info_.max_positions) {
+    throw StartError(fmt::format("{}: {} positions asked for, but the learned position table holds {}", config.file(),
+                                 served, model_info_.max_positions));
+  }
+  WeightSource weights = open_weights(options, dtype_);
+  ProgressReporter progress(
+      {.label = "loading weights",
+       .total_bytes = weights.total_bytes(),
+       .style = options.show_progress ? ProgressReporter::style_of_stderr() : ProgressStyle::kSilent,
+       .write = {},
+       .now_s = {}});
+  weights.set_bytes_read([&](std::int64_t num_bytes) {
+    progress.add(num_bytes);
+    weight_bytes_ += num_bytes;
+  });
+  LoadContext context{.backend = backend_,
+                      .communicator = *communicator_,
+                      .weights = weights,
+                      .lora_targets = lora_targets_,
+                      .dtype = dtype_,
+                      .served_positions = served};
+  model_ = load_model(config, context);
+  progress.finish();
+  info_ = {.model_family = model_info_.family,
+           .dtype = std::string(dtype_name(dtype_)),
+           .device = std::string(backend_.name()),
+           .vocab_size = model_info_.vocab,
+           .max_positions = served,
+           .num_blocks = 0,
+           .max_step_tokens = options.max_step_tokens,
+           .max_sequences = options.max_sequences};
+}
+
+void ModelEngine::make_cache(const EngineOptions& options) {
+  const KvCacheShape shape{.num_layers = model_info_.num_layers,
+                           .kv_heads = model_info_.kv_heads,
+                           .head_dim = model_info_.head_dim,
+                           .dtype = options.kv_cache_dtype.value_or(dtype_)};
+  const std::int64_t needed_bytes = options.min_cache_tokens / kBlockSize * KvCache::bytes_per_block(shape);
+  const std::int64_t cache_bytes =
+      options.kv_cache_bytes > 0 ? options.kv_cache_bytes : std::max(modest_cache_bytes(), needed_bytes);
+  info_.num_blocks = cache_bytes / KvCache::bytes_per_block(shape);
+  if (info_.num_blocks < 1) {
+    throw StartError(fmt::format("a cache of {} bytes holds no block: one takes {} bytes; raise --kv-cache-memory",
+                                 cache_bytes, KvCache::bytes_per_block(shape)));
+  }
+  kv_cache_ = std::make_unique<KvCache>(shape, info_.num_blocks, backend_.allocator(), backend_.device());
+  for (std::int64_t layer = 0; layer < model_info_.num_layers; ++layer) {
+    layer_caches_.push_back({.key = kv_cache_->key(layer), .value = kv_cache_->value(layer)});
+  }
+}
+
+const StepResult& ModelEngine::step(const StepPlan& plan) {
+  for (const BlockCopy& copy : plan.copy_blocks) kv_cache_->copy(copy.from, copy.to);
+  for (const std::int32_t block : plan.poison_blocks) kv_cache_->poison(block);
+  for (const PlanSequence& sequence : plan.sequences) {
+    if (sequence.history_length == 0) continue;
+    const std::span<const std::int64_t> history(plan.history_ids.data() + sequence.history_begin,
+                                                static_cast<std::size_t>(sequence.history_length));
+    sampler_->start_counts(sequence.state_slot, history, sequence.history_prompt_length);
+  }
+  inputs_.build(plan, sampler_->tokens(), adapters_->by_slot());
+  result_.clear();
+  arena_.reset();
+  Context ctx{.backend = backend_, .arena = arena_, .stream = {}};
+  const ForwardOutput out = model_->forward(ctx, inputs_.forward_input(layer_caches_));
+  if (plan.return_logits) {
+    result_.logits = out.logits;
+  } else {
+    sample(ctx, plan, out.logits);
+  }
+  return result_;
+}
+
+void ModelEngine::sample(Context& ctx, const StepPlan& plan, const Tensor& logits) {
+  sample_rows_.clear();
+  for (std::size_t i = 0; i < plan.sequences.size(); ++i) {
+    const PlanSequence& sequence = plan.sequences[i];
+    const std::int32_t end = sequence.cached_length + sequence.query_length;
+    for (std::int32_t row = 0; row < sequence.logit_rows; ++row) {
+      sample_rows_.push_back({.params = sequence.sampling,
+                              .position = end - sequence.logit_rows + row + 1,
+                              .state_slot = sequence.state_slot});
+      result_.samples.push_back({.sequence = static_cast<std::int32_t>(i)});
+    }
+  }
+  if (sample_rows_.empty()) return;
+  sampler_->sample(ctx, logits, sample_rows_);
+  for (std::size_t row = 0; row < sample_rows_.size(); ++row) {
+    result_.samples[row].token = sampler_->tokens()[row];
+    result_.samples[row].logprob = sampler_->logprobs()[row];
+  }
+}
+
+}  // namespace shoal

@@ -1,0 +1,85 @@
+// ModelEngine: the engine over real weights: plan -> ForwardInput -> forward -> sample -> result. Made by cli/ and by
+// the tests, run by the scheduler.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cache/kv_cache.h"
+#include "engine/adapter_store.h"
+#include "engine/engine.h"
+#include "engine/step_inputs.h"
+#include "models/causal_lm.h"
+#include "sampling/sampler.h"
+
+namespace shoal {
+
+enum class LoadFormat : std::uint8_t {
+  kCheckpoint,  // a Hugging Face folder
+  kDummy,       // random weights for a config.json alone: benchmarks
+};
+
+struct EngineOptions {
+  std::string model_path;  // folder; with kDummy a config.json or a folder that holds one
+  LoadFormat load_format = LoadFormat::kCheckpoint;
+  std::optional<DType> dtype;             // of the weights in memory; default: the checkpoint's
+  std::optional<DType> kv_cache_dtype;    // default: the weights'
+  std::int64_t kv_cache_bytes = 0;        // 0: the smaller of 2 GiB and a quarter of free memory
+  std::int64_t served_positions = 0;      // longest sequence; 0: the config's
+  std::int64_t min_served_positions = 0;  // raises the config's length where given tokens are longer
+  std::int64_t min_cache_tokens = 0;      // raises the default size of the cache
+  std::int64_t vocab_limit = 0;           // ids at or past it are never sampled; 0: the model's vocabulary
+  std::int64_t max_step_tokens = 1024;
+  std::int64_t max_sequences = 256;
+  bool show_progress = false;  // a bar on a terminal, lines in a log
+  AdapterStoreOptions adapters = {};
+};
+
+class ModelEngine final : public Engine {
+ public:
+  // Loads the model. `backend`, `adapter_source` and `wakeup` outlive the engine. Throws StartError.
+  ModelEngine(const EngineOptions& options, const Backend& backend, AdapterSource& adapter_source, Wakeup& wakeup);
+  ~ModelEngine() override;
+
+  const EngineInfo& info() const override { return info_; }
+  const StepResult& step(const StepPlan& plan) override;
+  AdapterHandle acquire_adapter(const AdapterKey& key) override { return adapters_->acquire(key); }
+  AdapterStatus adapter_status(AdapterHandle handle) const override { return adapters_->status(handle); }
+  void release_adapter(AdapterHandle handle) override { adapters_->release(handle); }
+  std::int64_t num_loaded_adapters() const override { return adapters_->num_loaded(); }
+
+  const ModelInfo& model_info() const { return model_info_; }
+  const LoraTargets& lora_targets() const { return lora_targets_; }
+  std::int64_t weight_bytes() const { return weight_bytes_; }
+  std::int64_t kv_cache_bytes() const { return kv_cache_->num_bytes(); }
+
+ private:
+  void load(const EngineOptions& options, const ConfigReader& config);
+  void make_cache(const EngineOptions& options);
+  void sample(Context& ctx, const StepPlan& plan, const Tensor& logits);
+
+  const Backend& backend_;
+  std::unique_ptr<Communicator> communicator_;
+  LoraTargets lora_targets_;
+  ModelInfo model_info_;
+  EngineInfo info_;
+  DType dtype_ = DType::kFloat32;
+  std::int64_t weight_bytes_ = 0;
+  std::unique_ptr<CausalLm> model_;
+  std::unique_ptr<KvCache> kv_cache_;
+  std::vector<LayerCache> layer_caches_;
+  std::unique_ptr<AdapterStore> adapters_;
+  std::unique_ptr<Sampler> sampler_;
+  Arena arena_;
+  StepInputs inputs_;
+  std::vector<SampleRow> sample_rows_;
+  StepResult result_;
+};
+
+// The dtype that weights take in memory unless the caller says otherwise: torch_dtype (or dtype) of the config, else
+// float32. StartError when it names no float type.
+DType default_dtype(const ConfigReader& config);
+
+}  // namespace shoal

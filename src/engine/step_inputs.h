@@ -1,0 +1,42 @@
+// StepInputs: a StepPlan turned into the arrays of the forward contract. Owned by the engine and reused each step.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/step_plan.h"
+#include "layers/forward_input.h"
+
+namespace shoal {
+
+class StepInputs {
+ public:
+  // Fills every array from the plan. `previous_samples` are the tokens of the step before, by sample row; `adapters`
+  // the loaded adapter of each slot (null where a slot is free). A plan that breaks its own rules is our mistake.
+  void build(const StepPlan& plan, std::span<const std::int64_t> previous_samples,
+             std::span<const AdapterWeights* const> adapters);
+
+  std::int64_t num_tokens() const { return static_cast<std::int64_t>(input_ids_.size()); }
+  std::int64_t num_logit_rows() const { return static_cast<std::int64_t>(lm_head_indices_.size()); }
+  // The same arrays with other cache blocks behind them; valid until the next build.
+  ForwardInput forward_input(std::span<const LayerCache> kv_cache) const;
+
+ private:
+  void clear();
+  void add_sequence(const StepPlan& plan, const PlanSequence& sequence, std::span<const std::int64_t> previous_samples);
+  void build_block_tables(const StepPlan& plan);
+
+  // Host arrays; on the CPU the device reads the same memory.
+  std::vector<std::int64_t> input_ids_, slots_, lm_head_indices_;
+  std::vector<std::int32_t> position_ids_, block_tables_, query_, cached_, cu_query_, cu_cached_;
+  std::vector<std::int32_t> token_adapters_, logit_adapters_;
+  AdapterGrouping token_groups_, logit_groups_;
+  std::span<const AdapterWeights* const> adapters_;
+  AdapterBatchData adapter_data_;
+  SequenceLengths seqlen_;
+  std::int64_t max_blocks_ = 0;
+  std::int32_t max_s_ = 0;
+};
+
+}  // namespace shoal

@@ -1,0 +1,56 @@
+// Sampler: a plan's sampling parameters as per-row arrays, the penalty counts of running sequences, and the one
+// sampling op. Owned by the engine.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/buffer.h"
+#include "ops/backend.h"
+#include "sampling/sampling_params.h"
+
+namespace shoal {
+
+// One logits row to sample.
+struct SampleRow {
+  SamplingParams params;
+  std::int32_t position = 0;    // of the token that is sampled: with the seed, its whole random stream
+  std::int32_t state_slot = 0;  // whose penalty counts
+};
+
+class Sampler {
+ public:
+  // `vocab_limit`: ids at or past it are never sampled; `vocab_width`: columns of the logits.
+  Sampler(const Backend& backend, std::int64_t vocab_limit, std::int64_t vocab_width, std::int64_t max_sequences);
+
+  // Starts the counts of a sequence with penalties: `history` is its prompt and, after a preemption, its output.
+  void start_counts(std::int32_t state_slot, std::span<const std::int64_t> history, std::int64_t prompt_length);
+
+  // Samples one token a row: logits float32 [rows, vocab_width], overwritten. The results stay valid until the next
+  // call; a token of -1 means that the row's logits held no usable number. Counts what it sampled.
+  void sample(Context& ctx, const Tensor& logits, std::span<const SampleRow> rows);
+
+  std::span<const std::int64_t> tokens() const { return tokens_; }
+  std::span<const float> logprobs() const { return logprobs_; }
+
+ private:
+  void fill_arrays(std::span<const SampleRow> rows);
+
+  std::int64_t vocab_limit_;
+  std::int64_t vocab_width_;
+  Allocator allocator_;
+  Buffer counts_storage_;
+  Tensor token_counts_;  // i32 [max_sequences, vocab_width]; made when the first sequence with penalties comes
+  std::int64_t max_sequences_;
+
+  // By row, reused from step to step.
+  std::vector<std::uint8_t> greedy_;
+  std::vector<float> temperature_, top_p_, typical_p_, min_p_, repetition_, frequency_, presence_;
+  std::vector<std::int32_t> top_k_, position_, count_slot_, mask_slot_;
+  std::vector<std::int64_t> seed_;
+  std::vector<std::int64_t> tokens_;
+  std::vector<float> logprobs_;
+};
+
+}  // namespace shoal
