@@ -1,0 +1,90 @@
+// Every golden of tests/goldens that is not quantized, on every kernel set of this processor, in three dtypes: as one
+// prefill, in chunks of 5, token by token from position 2, and with all adapters of a case mixed in one batch. Cache
+// blocks are handed out in random order and hold NaN until they are written.
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+
+#include "core/thread_pool.h"
+#include "ops/backends.h"
+#include "parity/parity_run.h"
+
+namespace shoal {
+namespace {
+
+constexpr std::size_t kCases = 25;
+constexpr std::size_t kRuns = 48;
+
+const std::vector<GoldenCase>& golden_cases() {
+  static const std::vector<GoldenCase> kGoldens = read_golden_cases("tests/goldens");
+  return kGoldens;
+}
+
+struct ParityMode {
+  std::string name;
+  TeacherForcingOptions options;
+};
+
+std::vector<ParityMode> parity_modes() {
+  return {{"one prefill", {.block_order = BlockOrder::kShuffled}},
+          {"chunks of 5", {.chunk = 5, .block_order = BlockOrder::kShuffled}},
+          {"token by token from 2", {.decode_from = 2, .block_order = BlockOrder::kShuffled}}};
+}
+
+class Parity : public testing::TestWithParam<std::tuple<CpuIsa, DType>> {
+ protected:
+  void SetUp() override {
+    const auto [isa, dtype] = GetParam();
+    const std::vector<CpuIsa> available = available_isas();
+    if (std::find(available.begin(), available.end(), isa) == available.end()) {
+      GTEST_SKIP() << "skipped: no " << isa_name(isa);
+    }
+    backend_ = make_cpu_backend(isa, pool_);
+  }
+
+  void expect_within_bound(const ParityResult& result, const std::string& what) {
+    EXPECT_LE(result.worst_share, 1.0) << what << ": " << result.worst_sequence << " is off by "
+                                       << result.worst_largest_error << " of its largest logit";
+    worst_share_ = std::max(worst_share_, result.worst_share);
+    ++comparisons_;
+  }
+
+  ThreadPool pool_{2};
+  std::unique_ptr<Backend> backend_;
+  double worst_share_ = 0.0;
+  int comparisons_ = 0;
+};
+
+TEST_P(Parity, EveryGoldenEveryWay) {
+  const DType dtype = std::get<1>(GetParam());
+  std::size_t runs = 0;
+  for (const GoldenCase& golden : golden_cases()) {
+    ParityRun parity(golden, *backend_, dtype);
+    for (const ParityMode& mode : parity_modes()) {
+      for (const GoldenRun& run : golden.runs) {
+        expect_within_bound(parity.force(run, mode.options),
+                            fmt::format("{}/{} {}", golden.name, run.adapter, mode.name));
+      }
+      expect_within_bound(parity.force_all_runs(mode.options), fmt::format("{} mixed {}", golden.name, mode.name));
+    }
+    for (const GoldenRun& run : golden.runs) {
+      EXPECT_EQ(parity.greedy_difference(run), "") << golden.name << "/" << run.adapter;
+    }
+    runs += golden.runs.size();
+  }
+  EXPECT_EQ(golden_cases().size(), kCases);
+  EXPECT_EQ(runs, kRuns);
+  fmt::print("{} comparisons, worst at {:.2f} of its bound\n", comparisons_, worst_share_);
+}
+
+std::string param_name(const testing::TestParamInfo<std::tuple<CpuIsa, DType>>& info) {
+  return fmt::format("{}_{}", isa_name(std::get<0>(info.param)), dtype_name(std::get<1>(info.param)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Cpu, Parity,
+                         testing::Combine(testing::Values(CpuIsa::kReference, CpuIsa::kAvx2, CpuIsa::kAvx512,
+                                                          CpuIsa::kAvx512Bf16),
+                                          testing::Values(DType::kFloat32, DType::kBFloat16, DType::kFloat16)),
+                         param_name);
+
+}  // namespace
+}  // namespace shoal
