@@ -1,0 +1,44 @@
+// AnswerText: turns the sampled tokens of one request into token events, and knows when the answer is whole.
+// Used by the scheduler's loop, one a request.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "scheduler/request.h"
+#include "scheduler/stop_criteria.h"
+#include "text/incremental_decoder.h"
+#include "text/tokenizer.h"
+
+namespace shoal {
+
+class AnswerText {
+ public:
+  // `tokenizer` outlives this; null: no text is made. `request` is only read here.
+  AnswerText(const Request& request, const Tokenizer* tokenizer);
+
+  struct Step {
+    TokenEvent event;
+    std::optional<FinishReason> reason;  // set when this token is the last
+  };
+  // The next token of the answer.
+  Step push(std::int64_t id, float logprob);
+
+  // After the last token: completes text and tail of the finish event and its count of tokens. A half character at
+  // the end costs only itself.
+  void finish(FinishEvent& event);
+
+ private:
+  // The text that `id` makes final in an answer that drops special tokens.
+  std::string push_plain(std::int64_t id);
+
+  const Tokenizer* tokenizer_;
+  StopCriteria criteria_;
+  std::optional<IncrementalDecoder> token_decoder_;  // keeps special tokens
+  std::optional<IncrementalDecoder> plain_decoder_;  // drops them; only if the answer does
+  std::string generated_text_;                       // the deltas so far
+};
+
+}  // namespace shoal

@@ -1,0 +1,171 @@
+#include "scheduler/batch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/block_size.h"
+#include "core/check.h"
+#include "core/result.h"
+
+namespace shoal {
+namespace {
+
+constexpr std::uint64_t kShuffleSeed = 0x5eed;
+
+}  // namespace
+
+Batch::Batch(const EngineInfo& info, const SchedulerOptions& options)
+    : step_tokens_(std::min(options.max_batch_prefill_tokens, info.max_step_tokens)),
+      max_running_(std::min(info.max_sequences, step_tokens_)),
+      allocator_(info.num_blocks, options.block_order, kShuffleSeed) {
+  if (max_running_ < 1) {
+    throw StartError(
+        fmt::format("a step must hold at least one token and one sequence; --max-batch-prefill-tokens is {}",
+                    options.max_batch_prefill_tokens));
+  }
+  const auto max_rows = static_cast<std::size_t>(max_running_);
+  for (std::int64_t slot = max_running_ - 1; slot >= 0; --slot) {
+    free_state_slots_.push_back(static_cast<std::int32_t>(slot));
+  }
+  running_.reserve(max_rows);
+  planned_.reserve(max_rows);
+  chunks_.reserve(max_rows);
+  plan_.sequences.reserve(max_rows);
+  plan_.input_ids.reserve(static_cast<std::size_t>(step_tokens_));
+  plan_.block_ids.reserve(static_cast<std::size_t>(info.num_blocks));
+}
+
+const StepPlan& Batch::plan_step(Sequences& waiting) {
+  plan_.clear();
+  planned_.clear();
+  chunks_.clear();
+  budget_left_ = step_tokens_;
+  plan_has_decode_rows_ = false;
+
+  const std::int64_t preemptions_before = num_preemptions_;
+  choose_decode_rows(waiting);
+  choose_prompt_chunks();
+  // Whoever was just preempted would only be preempted again.
+  if (num_preemptions_ == preemptions_before) admit(waiting);
+
+  for (const Chunk& chunk : chunks_) {
+    if (chunk.query_length == 1) write_row(chunk);
+  }
+  for (const Chunk& chunk : chunks_) {
+    if (chunk.query_length > 1) write_row(chunk);
+  }
+  CHECK(!plan_.sequences.empty() || (running_.empty() && waiting.empty()));
+  if (!plan_.sequences.empty()) allocator_.take_poison(plan_.poison_blocks);
+  return plan_;
+}
+
+void Batch::choose_decode_rows(Sequences& waiting) {
+  for (std::size_t i = 0; i < running_.size(); ++i) {
+    Sequence& sequence = *running_[i];
+    if (sequence.num_pending() != 1) continue;
+    bool has_room = sequence.blocks.grow_to_tokens(sequence.num_tokens());
+    while (!has_room && i < running_.size()) {
+      preempt_youngest(waiting);
+      has_room = i < running_.size() && sequence.blocks.grow_to_tokens(sequence.num_tokens());
+    }
+    if (!has_room) return;  // it was the youngest itself
+    choose(sequence);
+    if (sequence.num_generated() > 0) plan_has_decode_rows_ = true;
+  }
+}
+
+void Batch::choose_prompt_chunks() {
+  for (const auto& sequence : running_) {
+    if (budget_left_ == 0) return;
+    if (sequence->num_pending() > 1) choose(*sequence);
+  }
+}
+
+void Batch::admit(Sequences& waiting) {
+  while (budget_left_ > 0 && !waiting.empty() && num_running() < max_running_) {
+    Sequence& sequence = *waiting.front();
+    // A block for each running sequence stays free, so that none has to be preempted for the next 16 tokens.
+    const std::int64_t needed_blocks = blocks_for_tokens(sequence.num_tokens());
+    if (needed_blocks + num_running() > allocator_.num_free()) return;
+    CHECK(sequence.blocks.grow_to_tokens(sequence.num_tokens()));
+    start(sequence);
+    choose(sequence);
+    insert_in_order(running_, std::move(waiting.front()));
+    waiting.erase(waiting.begin());
+  }
+}
+
+void Batch::start(Sequence& sequence) {
+  sequence.state_slot = free_state_slots_.back();
+  free_state_slots_.pop_back();
+  if (sequence.started()) return;
+  sequence.timings.started = std::chrono::steady_clock::now();
+  num_prompt_tokens_ += sequence.num_prompt_tokens;
+  const std::int64_t most_tokens = sequence.num_prompt_tokens + sequence.request.max_new_tokens;
+  sequence.tokens.reserve(static_cast<std::size_t>(most_tokens));
+  sequence.blocks.reserve_tokens(most_tokens);
+}
+
+void Batch::preempt_youngest(Sequences& waiting) {
+  // One alone always has room: what needs more blocks than there are is refused when it is submitted.
+  CHECK_GT(num_running(), 1);
+  std::unique_ptr<Sequence> youngest = std::move(running_.back());
+  running_.pop_back();
+  give_back(*youngest);
+  insert_in_order(waiting, std::move(youngest));
+  ++num_preemptions_;
+}
+
+void Batch::choose(Sequence& sequence) {
+  const std::int64_t query_length = std::min(sequence.num_pending(), budget_left_);
+  budget_left_ -= query_length;
+  chunks_.push_back({.sequence = &sequence, .query_length = query_length});
+}
+
+void Batch::write_row(const Chunk& chunk) {
+  Sequence& sequence = *chunk.sequence;
+  const std::int64_t num_blocks = blocks_for_tokens(sequence.num_cached + chunk.query_length);
+  PlanSequence row{.state_slot = sequence.state_slot,
+                   .source = TokenSource::kHost,
+                   .input_begin = static_cast<std::int64_t>(plan_.input_ids.size()),
+                   .query_length = static_cast<std::int32_t>(chunk.query_length),
+                   .cached_length = static_cast<std::int32_t>(sequence.num_cached),
+                   .block_begin = static_cast<std::int64_t>(plan_.block_ids.size()),
+                   .num_blocks = static_cast<std::int32_t>(num_blocks),
+                   .adapter = sequence.pin.handle().slot,
+                   .logit_rows = chunk.query_length == sequence.num_pending() ? 1 : 0,
+                   .sampling = sequence.request.sampling};
+  if (row.sampling.has_penalties() && !sequence.history_given) write_history(sequence, row);
+  const auto first_token = sequence.tokens.begin() + sequence.num_cached;
+  plan_.input_ids.insert(plan_.input_ids.end(), first_token, first_token + chunk.query_length);
+  const auto block_ids = sequence.blocks.block_ids().first(static_cast<std::size_t>(num_blocks));
+  plan_.block_ids.insert(plan_.block_ids.end(), block_ids.begin(), block_ids.end());
+  plan_.sequences.push_back(row);
+  planned_.push_back(&sequence);
+}
+
+void Batch::write_history(Sequence& sequence, PlanSequence& row) {
+  row.history_begin = static_cast<std::int64_t>(plan_.history_ids.size());
+  row.history_length = static_cast<std::int32_t>(sequence.num_tokens());
+  row.history_prompt_length = static_cast<std::int32_t>(sequence.num_prompt_tokens);
+  plan_.history_ids.insert(plan_.history_ids.end(), sequence.tokens.begin(), sequence.tokens.end());
+  sequence.history_given = true;
+}
+
+void Batch::step_done() {
+  for (std::size_t row = 0; row < planned_.size(); ++row) {
+    planned_[row]->num_cached += plan_.sequences[row].query_length;
+  }
+}
+
+void Batch::give_back(Sequence& sequence) {
+  if (sequence.state_slot < 0) return;
+  free_state_slots_.push_back(std::exchange(sequence.state_slot, -1));
+  sequence.blocks.clear();
+  sequence.num_cached = 0;
+  sequence.history_given = false;
+}
+
+}  // namespace shoal

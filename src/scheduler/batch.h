@@ -1,0 +1,73 @@
+// Batch: the running sequences and what they share (cache blocks, state slots, the step's token budget). It decides
+// what a step runs. Used by the scheduler's loop.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "cache/block_allocator.h"
+#include "engine/engine.h"
+#include "engine/step_plan.h"
+#include "scheduler/scheduler.h"
+#include "scheduler/sequence.h"
+
+namespace shoal {
+
+class Batch {
+ public:
+  // Throws StartError if the options leave no room for a single token.
+  Batch(const EngineInfo& info, const SchedulerOptions& options);
+
+  // Chooses the next step's rows: one token of each sequence whose text is cached but for the last token, then prompt
+  // chunks, oldest first, while the budget lasts, then sequences from `waiting` (in order, their adapters ready).
+  // When a row finds no block, the youngest sequence goes back to `waiting` to be computed again later.
+  // Empty only when nothing runs and nothing waits. Allocates nothing once the largest step was seen.
+  const StepPlan& plan_step(Sequences& waiting);
+  // The sequences of the plan's rows.
+  std::span<Sequence* const> planned() const { return planned_; }
+  // The planned step ran: its query tokens are in the cache.
+  void step_done();
+
+  // Frees what a sequence holds of the batch; it runs no more.
+  void give_back(Sequence& sequence);
+
+  Sequences& running() { return running_; }
+  BlockAllocator& allocator() { return allocator_; }
+  std::int64_t num_running() const { return static_cast<std::int64_t>(running_.size()); }
+  std::int64_t num_preemptions() const { return num_preemptions_; }
+  std::int64_t num_prompt_tokens() const { return num_prompt_tokens_; }  // of all requests started so far
+  bool plan_has_decode_rows() const { return plan_has_decode_rows_; }
+
+ private:
+  struct Chunk {
+    Sequence* sequence = nullptr;
+    std::int64_t query_length = 0;
+  };
+
+  void choose_decode_rows(Sequences& waiting);
+  void choose_prompt_chunks();
+  void admit(Sequences& waiting);
+  void start(Sequence& sequence);
+  void preempt_youngest(Sequences& waiting);
+  void choose(Sequence& sequence);
+  void write_row(const Chunk& chunk);
+  void write_history(Sequence& sequence, PlanSequence& row);
+
+  std::int64_t step_tokens_;  // query tokens of one step
+  std::int64_t max_running_;  // so many that each can have a token of a step
+  BlockAllocator allocator_;
+  std::vector<std::int32_t> free_state_slots_;
+  Sequences running_;  // destroyed before the allocator
+
+  StepPlan plan_;
+  std::vector<Sequence*> planned_;
+  std::vector<Chunk> chunks_;     // chosen for the step, in order of choice
+  std::int64_t budget_left_ = 0;  // query tokens still free in the step being planned
+  bool plan_has_decode_rows_ = false;
+  std::int64_t num_preemptions_ = 0;
+  std::int64_t num_prompt_tokens_ = 0;
+};
+
+}  // namespace shoal

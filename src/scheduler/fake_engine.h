@@ -1,0 +1,107 @@
+// FakeEngine: an Engine without a model, for scheduler tests. It remembers which token of which text lies in each cache
+// slot, fails the test on any wrong plan or stale read, and samples a hash of adapter, seed and text.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/wakeup.h"
+#include "engine/engine.h"
+#include "scheduler/request.h"
+
+namespace shoal {
+
+class FakeEngine final : public Engine {
+ public:
+  // A sequence with this seed gets no token (as from a row of NaN) once its text is `kNanLength` tokens long.
+  static constexpr std::uint64_t kNanSeed = 999;
+  static constexpr std::int64_t kNanLength = 12;
+
+  // What one step held, for tests of the order of work.
+  struct StepRecord {
+    std::int64_t decode_rows = 0;  // of one query token on top of cached ones
+    std::int64_t query_tokens = 0;
+    std::int64_t sequences = 0;
+    std::vector<std::int32_t> adapters;
+  };
+
+  FakeEngine(EngineInfo info, Wakeup& wakeup);
+
+  const EngineInfo& info() const override { return info_; }
+  const StepResult& step(const StepPlan& plan) override;
+  AdapterHandle acquire_adapter(const AdapterKey& key) override;
+  AdapterStatus adapter_status(AdapterHandle handle) const override;
+  void release_adapter(AdapterHandle handle) override;
+  std::int64_t num_loaded_adapters() const override;
+
+  // --- the test's side; any thread ---
+  // What an engine that runs this request alone samples, the first max_new_tokens.
+  std::vector<std::int64_t> solo_tokens(const Request& request) const;
+
+  // Adapters whose id starts with "slow" load until one of these is called; others are ready at once.
+  void complete_load(const std::string& id);
+  void fail_load(const std::string& id, Error error);
+  std::int64_t num_pins() const;
+  std::int64_t num_pins(const std::string& id) const;
+
+  // Steps wait at their beginning until they are allowed; by default they run freely.
+  void hold();
+  void allow(std::int64_t steps);
+  void resume();
+  void wait_until_held();  // a step is waiting
+
+  void fail_next_step(std::string message);
+  std::vector<StepRecord> records() const;
+  void record_steps();
+  std::int64_t num_poisoned() const;
+
+ private:
+  struct CacheSlot {
+    std::int64_t position = -1;  // -1: nothing, or NaN
+    std::int64_t token = 0;
+    std::uint64_t text = 0;  // hash of adapter and all tokens up to this one
+  };
+  struct Adapter {
+    AdapterKey key;
+    AdapterState state = AdapterState::kLoading;
+    std::optional<Error> error;
+    std::int64_t pins = 0;
+  };
+
+  void wait_for_turn();
+  void check_plan(const StepPlan& plan);
+  void check_row(const StepPlan& plan, std::size_t index);
+  std::uint64_t run_row(const StepPlan& plan, const PlanSequence& row);
+  std::uint64_t adapter_text(std::int32_t slot) const;
+  void follow_history(const StepPlan& plan, const PlanSequence& row, std::uint64_t text, std::int64_t token);
+  std::int64_t sample(std::uint64_t text, const SamplingParams& sampling, std::int64_t length) const;
+  Adapter* find_adapter(const std::string& id);
+  void end_load(const std::string& id, AdapterState state, std::optional<Error> error);
+
+  EngineInfo info_;
+  Wakeup& wakeup_;
+  std::vector<CacheSlot> cache_;                      // [num_blocks * 16]
+  std::vector<std::vector<std::int64_t>> histories_;  // [max_sequences] texts of sequences with penalties
+  std::vector<std::int64_t> block_users_;             // [num_blocks] the step that used it last
+  std::vector<std::int64_t> slot_users_;              // [max_sequences]
+  std::int64_t num_steps_ = 0;
+  StepResult result_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable turn_;
+  // Guarded by mutex_:
+  std::vector<Adapter> adapters_;
+  std::optional<std::string> failure_;
+  std::optional<std::int64_t> allowed_steps_;  // none: as many as it likes
+  bool held_ = false;
+  bool recording_ = false;
+  std::vector<StepRecord> records_;
+  std::int64_t num_poisoned_ = 0;
+};
+
+}  // namespace shoal

@@ -1,0 +1,269 @@
+#include "scheduler/loop.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "core/block_size.h"
+#include "core/check.h"
+
+namespace shoal {
+
+Scheduler::Loop::Loop(Engine& engine, Wakeup& wakeup, const Tokenizer* tokenizer, const SchedulerOptions& options)
+    : engine_(engine),
+      wakeup_(wakeup),
+      tokenizer_(tokenizer),
+      options_(options),
+      info_(engine.info()),
+      batch_(info_, options),
+      thread_([this](const std::stop_token& stop) { run(stop); }) {}
+
+Scheduler::Loop::~Loop() {
+  thread_.request_stop();
+  wakeup_.notify();
+  thread_.join();
+}
+
+std::optional<Error> Scheduler::Loop::check_request(const Request& request) const {
+  const auto refuse = [](std::string message) { return Error{ErrorCode::kValidation, std::move(message)}; };
+  const auto prompt_tokens = static_cast<std::int64_t>(request.prompt_ids.size());
+  if (prompt_tokens < 1) return refuse("`inputs` must hold at least one token");
+  if (request.max_new_tokens < 1) return refuse("`max_new_tokens` must be at least 1");
+  if (tokenizer_ == nullptr && !request.stop.empty()) return refuse("`stop` needs a tokenizer");
+  if (std::any_of(request.stop.begin(), request.stop.end(), [](const std::string& text) { return text.empty(); })) {
+    return refuse("`stop` must not hold an empty string");
+  }
+  const std::int64_t limit =
+      options_.max_total_tokens > 0 ? std::min(options_.max_total_tokens, info_.max_positions) : info_.max_positions;
+  // Neither sum may overflow, whatever number a request holds.
+  if (request.max_new_tokens > limit || prompt_tokens + request.max_new_tokens > limit) {
+    return refuse(
+        fmt::format("`inputs` tokens + `max_new_tokens` must be <= {}. Given: {} `inputs` tokens and {} "
+                    "`max_new_tokens`",
+                    limit, prompt_tokens, request.max_new_tokens));
+  }
+  const std::int64_t needed_blocks = blocks_for_tokens(prompt_tokens + request.max_new_tokens);
+  if (needed_blocks > info_.num_blocks) {
+    return refuse(
+        fmt::format("{} `inputs` tokens and {} `max_new_tokens` need {} cache blocks of {} tokens, more than "
+                    "the {} that there are",
+                    prompt_tokens, request.max_new_tokens, needed_blocks, kBlockSize, info_.num_blocks));
+  }
+  return std::nullopt;
+}
+
+Result<std::shared_ptr<EventStream>> Scheduler::Loop::submit(Request request, std::function<void()> on_event) {
+  if (std::optional<Error> error = check_request(request)) return *std::move(error);
+  // Shared by scheduler and reader: either may end first.
+  auto stream = std::make_shared<EventStream>(std::move(on_event), wakeup_);
+  auto sequence = std::make_unique<Sequence>(std::move(request), stream, tokenizer_, batch_.allocator());
+  sequence->timings.submitted = Clock::now();
+  {
+    const std::lock_guard lock(mutex_);
+    if (draining_) return Error{ErrorCode::kUnavailable, "the server is shutting down"};
+    if (num_permits_ >= options_.max_concurrent_requests) {
+      return Error{ErrorCode::kOverloaded,
+                   fmt::format("{} requests are running or queued, the most that are allowed", num_permits_)};
+    }
+    ++num_permits_;
+    ++num_open_;
+    sequence->arrival = next_arrival_++;
+    inbox_.push_back(std::move(sequence));
+  }
+  wakeup_.notify();
+  return stream;
+}
+
+bool Scheduler::Loop::drain(std::chrono::milliseconds timeout) {
+  std::unique_lock lock(mutex_);
+  draining_ = true;
+  return all_ended_.wait_for(lock, timeout, [this] { return num_open_ == 0; });
+}
+
+SchedulerStats Scheduler::Loop::stats() const {
+  const std::lock_guard lock(mutex_);
+  SchedulerStats stats = stats_;
+  stats.queued = num_permits_ - stats.running;
+  return stats;
+}
+
+bool Scheduler::Loop::making_progress(std::chrono::milliseconds limit) const {
+  const std::lock_guard lock(mutex_);
+  return stats_.running == 0 || Clock::now() - shared_progress_ < limit;
+}
+
+void Scheduler::Loop::run(const std::stop_token& stop) {
+  bool rung = true;
+  while (!stop.stop_requested()) {
+    if (rung) take_news();
+    if (batch_.num_running() == 0) last_progress_ = Clock::now();
+    const StepPlan& plan = batch_.plan_step(waiting_);
+    settle();
+    if (plan.sequences.empty()) {
+      wakeup_.wait();
+      rung = true;
+      continue;
+    }
+    run_step(plan);
+    settle();
+    rung = wakeup_.wait_for(std::chrono::milliseconds(0));
+  }
+  end_all();
+}
+
+// What rings: a submit, a cancel, an adapter whose load ended.
+void Scheduler::Loop::take_news() {
+  {
+    const std::lock_guard lock(mutex_);
+    arrivals_.swap(inbox_);
+  }
+  for (auto& sequence : arrivals_) {
+    if (sequence->request.adapter.has_value() && !sequence->stream->cancelled()) {
+      sequence->pin = AdapterPin(engine_, *sequence->request.adapter);
+    }
+    loading_.push_back(std::move(sequence));
+  }
+  arrivals_.clear();
+  drop_cancelled(loading_);
+  drop_cancelled(waiting_);
+  drop_cancelled(batch_.running());
+  take_ready();
+  collect_ended(loading_);
+  collect_ended(waiting_);
+  collect_ended(batch_.running());
+}
+
+void Scheduler::Loop::take_ready() {
+  for (auto& sequence : loading_) {
+    if (sequence->ended) continue;
+    const AdapterStatus status = sequence->pin.status();
+    if (status.state == AdapterState::kReady) {
+      insert_in_order(waiting_, std::move(sequence));
+    } else if (status.state == AdapterState::kFailed) {
+      CHECK(status.error.has_value());
+      fail(*sequence, *status.error);
+    }
+  }
+  std::erase(loading_, nullptr);
+}
+
+void Scheduler::Loop::run_step(const StepPlan& plan) {
+  const StepResult* result = nullptr;
+  try {
+    result = &engine_.step(plan);
+  } catch (const std::exception& error) {
+    spdlog::error("a step of {} sequences failed: {}", plan.sequences.size(), error.what());
+    for (Sequence* sequence : batch_.planned()) fail(*sequence, {ErrorCode::kGeneration, error.what()});
+  }
+  if (result != nullptr) apply(*result);
+  last_progress_ = Clock::now();
+  collect_ended(batch_.running());
+}
+
+void Scheduler::Loop::apply(const StepResult& result) {
+  batch_.step_done();
+  ++counters_.steps;
+  if (batch_.plan_has_decode_rows()) ++counters_.decode_steps;
+  const Clock::time_point now = Clock::now();
+  std::int64_t expected_samples = 0;
+  for (const Sequence* sequence : batch_.planned()) expected_samples += sequence->num_pending() == 0 ? 1 : 0;
+  CHECK_EQ(static_cast<std::int64_t>(result.samples.size()), expected_samples);
+  for (const SampledToken& sample : result.samples) {
+    Sequence& sequence = *batch_.planned()[static_cast<std::size_t>(sample.sequence)];
+    if (sample.token < 0) {
+      fail(sequence, {ErrorCode::kGeneration, "the model's logits are not a number"});
+    } else {
+      accept(sequence, sample, now);
+    }
+  }
+}
+
+void Scheduler::Loop::accept(Sequence& sequence, const SampledToken& sample, Clock::time_point now) {
+  CHECK_EQ(sequence.num_pending(), 0);
+  if (sequence.num_generated() == 0) sequence.timings.first_token = now;
+  sequence.tokens.push_back(sample.token);
+  ++counters_.generated_tokens;
+  AnswerText::Step step = sequence.answer.push(sample.token, sample.logprob);
+  step.event.last = step.reason.has_value();
+  sequence.stream->push(std::move(step.event));
+  if (!step.reason.has_value()) return;
+  sequence.timings.finished = now;
+  FinishEvent event{.reason = *step.reason,
+                    .generated_text = {},
+                    .tail = {},
+                    .prompt_tokens = sequence.num_prompt_tokens,
+                    .generated_tokens = 0,
+                    .timings = sequence.timings};
+  sequence.answer.finish(event);
+  sequence.ended = true;
+  sequence.last_event = std::move(event);
+  ++counters_.finished;
+}
+
+void Scheduler::Loop::fail(Sequence& sequence, Error error) {
+  sequence.ended = true;
+  sequence.last_event = std::move(error);
+  ++counters_.failed;
+}
+
+void Scheduler::Loop::drop_cancelled(const Sequences& sequences) {
+  for (const auto& sequence : sequences) {
+    if (!sequence->stream->cancelled()) continue;
+    sequence->ended = true;
+    ++counters_.cancelled;
+  }
+}
+
+void Scheduler::Loop::collect_ended(Sequences& sequences) {
+  for (auto& sequence : sequences) {
+    if (!sequence->ended) continue;
+    batch_.give_back(*sequence);
+    sequence->pin.release();
+    ended_.push_back(std::move(sequence));
+  }
+  std::erase(sequences, nullptr);
+}
+
+// Publishes the state, and only then sends last events: whoever reads one finds everything given back.
+void Scheduler::Loop::settle() {
+  counters_.running = batch_.num_running();
+  counters_.total_blocks = batch_.allocator().num_blocks();
+  counters_.used_blocks = batch_.allocator().num_used();
+  counters_.batch_size = static_cast<std::int64_t>(batch_.planned().size());
+  counters_.prompt_tokens = batch_.num_prompt_tokens();
+  counters_.preemptions = batch_.num_preemptions();
+  {
+    const std::lock_guard lock(mutex_);
+    stats_ = counters_;
+    shared_progress_ = last_progress_;
+    num_permits_ -= static_cast<std::int64_t>(ended_.size());
+  }
+  if (ended_.empty()) return;
+  for (const auto& sequence : ended_) {
+    if (sequence->last_event.has_value()) sequence->stream->push(*std::move(sequence->last_event));
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    num_open_ -= static_cast<std::int64_t>(ended_.size());
+  }
+  all_ended_.notify_all();
+  ended_.clear();
+}
+
+void Scheduler::Loop::end_all() {
+  take_news();
+  for (Sequences* sequences : {&loading_, &waiting_, &batch_.running()}) {
+    for (const auto& sequence : *sequences) {
+      fail(*sequence, sequence->started()
+                          ? Error{ErrorCode::kIncomplete, "the server stopped before the answer was whole"}
+                          : Error{ErrorCode::kUnavailable, "the server is shutting down"});
+    }
+    collect_ended(*sequences);
+  }
+  settle();
+}
+
+}  // namespace shoal

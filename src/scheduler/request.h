@@ -1,0 +1,90 @@
+// Request and its EventStream: what server/ submits and reads back. Used by server/, cli/ generate and the scheduler.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "core/adapter_key.h"
+#include "core/result.h"
+#include "core/wakeup.h"
+#include "sampling/sampling_params.h"
+
+namespace shoal {
+
+// What happens to a matched stop string: LoRAX's native routes keep it in the text, OpenAI's cut it.
+enum class StopText : std::uint8_t { kKeep, kCut };
+
+// Checked by server/ before it is submitted: lengths, ranges, tokenization.
+struct Request {
+  std::vector<std::int64_t> prompt_ids;  // at least one
+  std::int64_t max_new_tokens = 0;       // >= 1; prompt + new <= the served length
+  SamplingParams sampling;
+  std::optional<AdapterKey> adapter;  // none: the base model
+  std::vector<std::string> stop;      // none empty
+  StopText stop_text = StopText::kKeep;
+  bool ignore_eos = false;
+  bool skip_special_tokens = true;  // in generated_text and delta
+  std::int32_t priority = 0;
+};
+
+enum class FinishReason : std::uint8_t { kLength, kEndOfSequence, kStopSequence };
+
+// One generated token.
+struct TokenEvent {
+  std::int64_t id = 0;
+  std::string text;   // this token's text with special tokens kept; "" while a UTF-8 sequence is incomplete
+  std::string delta;  // newly final part of the answer: special tokens dropped as asked, stop strings held back or cut
+  float logprob = 0.0F;
+  bool special = false;
+  bool last = false;  // the FinishEvent follows at once: LoRAX's last stream event carries token and summary together
+};
+
+struct RequestTimings {
+  std::chrono::steady_clock::time_point submitted, started, first_token, finished;
+};
+
+// The last event of an answer. Its token was sent before, as a TokenEvent.
+struct FinishEvent {
+  FinishReason reason = FinishReason::kLength;
+  std::string generated_text;  // whole; equals the deltas joined
+  std::string tail;            // text that was held back and belongs to the answer after all: the last delta
+  std::int64_t prompt_tokens = 0;
+  std::int64_t generated_tokens = 0;
+  RequestTimings timings;
+};
+
+// TokenEvent*, then FinishEvent or Error; nothing after either.
+using Event = std::variant<TokenEvent, FinishEvent, Error>;
+
+// The road back to a connection: pushed by the scheduler thread, popped by the server. Shared by exactly these two,
+// since either may end first.
+class EventStream {
+ public:
+  // `on_event` is called after each push, from the scheduler thread; it must be quick and must not throw (the server
+  // posts to its own loop). `scheduler_wakeup` outlives the stream.
+  EventStream(std::function<void()> on_event, Wakeup& scheduler_wakeup);
+
+  std::optional<Event> pop();  // the oldest event, if any; any thread
+  void cancel();               // the reader is gone: blocks, pins and permits go back; idempotent, any thread
+
+  // --- the scheduler's side ---
+  void push(Event event);
+  bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
+
+ private:
+  std::function<void()> on_event_;
+  Wakeup& scheduler_wakeup_;
+  std::atomic<bool> cancelled_{false};
+  std::mutex mutex_;
+  std::deque<Event> events_;  // guarded by mutex_
+};
+
+}  // namespace shoal

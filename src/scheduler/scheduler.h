@@ -1,0 +1,67 @@
+// Scheduler: owns every request from submit to its last event and decides what each step runs. One thread owns its
+// state; submit(), stats() and drain() may be called from any. Used by server/ and by cli/ generate.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "cache/block_allocator.h"
+#include "core/result.h"
+#include "core/wakeup.h"
+#include "engine/engine.h"
+#include "scheduler/request.h"
+#include "text/tokenizer.h"
+
+namespace shoal {
+
+struct SchedulerOptions {
+  std::int64_t max_batch_prefill_tokens = 4096;  // query tokens of one step, decode rows included
+  std::int64_t max_concurrent_requests = 1024;   // beyond: kOverloaded
+  std::int64_t max_total_tokens = 0;             // prompt + new of one request; 0: what the model can hold
+  BlockOrder block_order = BlockOrder::kAscending;
+};
+
+// A consistent picture for /metrics and tests.
+struct SchedulerStats {
+  std::int64_t queued = 0;  // submitted and not running: adapter loads and preempted ones included
+  std::int64_t running = 0;
+  std::int64_t used_blocks = 0;
+  std::int64_t total_blocks = 0;
+  std::int64_t steps = 0;         // engine steps so far
+  std::int64_t decode_steps = 0;  // of these, steps that held at least one decode row
+  std::int64_t batch_size = 0;    // sequences of the last step, 0 when idle
+  std::int64_t generated_tokens = 0;
+  std::int64_t prompt_tokens = 0;
+  std::int64_t preemptions = 0;
+  std::int64_t finished = 0;
+  std::int64_t cancelled = 0;
+  std::int64_t failed = 0;
+};
+
+class Scheduler {
+ public:
+  // `engine`, `wakeup` (the one the engine rings) and `tokenizer` outlive the scheduler. `tokenizer` may be null: then
+  // no text is made and stop strings are refused (token-id mode of the command line).
+  Scheduler(Engine& engine, Wakeup& wakeup, const Tokenizer* tokenizer, SchedulerOptions options);
+  ~Scheduler();  // stops at once: streams that still run get an Error
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
+
+  // Errors: kOverloaded, kUnavailable (draining), kValidation (what can never fit, with the numbers).
+  Result<std::shared_ptr<EventStream>> submit(Request request, std::function<void()> on_event);
+
+  // No new requests; returns when all running ones ended or were cancelled, or `timeout` passed (false).
+  bool drain(std::chrono::milliseconds timeout);
+
+  SchedulerStats stats() const;
+  // False when requests run but no step ended for `limit`: the engine hangs.
+  bool making_progress(std::chrono::milliseconds limit) const;
+
+ private:
+  class Loop;
+  std::unique_ptr<Loop> loop_;
+};
+
+}  // namespace shoal

@@ -1,0 +1,35 @@
+#include "scheduler/stop_criteria.h"
+
+#include <algorithm>
+
+namespace shoal {
+
+StopCriteria::StopCriteria(const Request& request, std::span<const std::int64_t> eos_ids)
+    : max_new_tokens_(request.max_new_tokens),
+      eos_ids_(request.ignore_eos ? std::span<const std::int64_t>() : eos_ids),
+      matcher_(request.stop, request.stop_text) {}
+
+bool StopCriteria::is_end_token(std::int64_t id) const {
+  return std::find(eos_ids_.begin(), eos_ids_.end(), id) != eos_ids_.end();
+}
+
+StopCriteria::Outcome StopCriteria::push(std::int64_t id, std::string_view text) {
+  ++num_tokens_;
+  Outcome outcome{.delta = matcher_.push(text), .reason = std::nullopt};
+  if (num_tokens_ >= max_new_tokens_) {
+    outcome.reason = FinishReason::kLength;
+  } else if (is_end_token(id)) {
+    outcome.reason = FinishReason::kEndOfSequence;
+  } else if (matcher_.matched()) {
+    outcome.reason = FinishReason::kStopSequence;
+  }
+  return outcome;
+}
+
+std::string StopCriteria::finish(std::string_view text) {
+  std::string tail = matcher_.push(text);
+  tail += matcher_.finish();
+  return tail;
+}
+
+}  // namespace shoal
