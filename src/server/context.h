@@ -1,0 +1,69 @@
+// ServerContext: what the endpoints of one Server share, and the entry of each endpoint family. Used by server.cc and
+// the endpoint files.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "server/errors.h"
+#include "server/http_server.h"
+#include "server/json.h"
+#include "server/metrics.h"
+#include "server/server_options.h"
+
+namespace shoal {
+
+// Adapter ids on disk, looked up at most every two seconds.
+class AdapterList {
+ public:
+  explicit AdapterList(std::function<std::vector<std::string>()> list) : list_(std::move(list)) {}
+  std::vector<std::string> ids();
+
+ private:
+  const std::function<std::vector<std::string>()> list_;
+  std::mutex mutex_;
+  std::vector<std::string> ids_;                     // guarded by mutex_
+  std::chrono::steady_clock::time_point read_at_{};  // guarded by mutex_
+};
+
+struct ServerContext {
+  ServerContext(ServerOptions server_options, Services server_services)
+      : options(std::move(server_options)),
+        services(std::move(server_services)),
+        metrics(options.max_input_length, options.max_total_tokens),
+        adapters(services.list_adapters) {}
+
+  const ServerOptions options;
+  const Services services;
+  Metrics metrics;
+  AdapterList adapters;
+  std::atomic<bool> ready{true};  // false while draining
+};
+
+// A parsed POST: the request's body is JSON by now.
+struct JsonCall {
+  const HttpRequest& request;
+  const InputJson& body;
+  const ResponseWriter& writer;
+  std::chrono::steady_clock::time_point received;
+};
+
+void handle_generate(ServerContext& context, const JsonCall& call);         // POST /generate
+void handle_generate_stream(ServerContext& context, const JsonCall& call);  // POST /generate_stream
+void handle_compat_generate(ServerContext& context, const JsonCall& call);  // POST / and /invocations
+void handle_completions(ServerContext& context, const JsonCall& call);      // POST /v1/completions
+void handle_chat(ServerContext& context, const JsonCall& call);             // POST /v1/chat/completions
+void handle_tokenize(ServerContext& context, const JsonCall& call);         // POST /tokenize
+
+void handle_ping(ServerContext& context, const HttpRequest& request, const ResponseWriter& writer);
+void handle_health(ServerContext& context, const HttpRequest& request, const ResponseWriter& writer);
+void handle_info(ServerContext& context, const HttpRequest& request, const ResponseWriter& writer);
+void handle_metrics(ServerContext& context, const HttpRequest& request, const ResponseWriter& writer);
+void handle_models(ServerContext& context, const HttpRequest& request, const ResponseWriter& writer);
+void handle_model(ServerContext& context, const HttpRequest& request, const ResponseWriter& writer);  // /v1/models/{id}
+
+}  // namespace shoal

@@ -1,0 +1,184 @@
+#include "server/generation.h"
+
+#include <atomic>
+#include <random>
+
+namespace shoal {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_between(Clock::time_point begin, Clock::time_point end) {
+  return std::max(0.0, std::chrono::duration<double>(end - begin).count());
+}
+
+std::string milliseconds(double seconds) { return std::to_string(static_cast<std::int64_t>(seconds * 1000.0)); }
+
+// One request between scheduler and connection. Its members are used on the connection's loop, but for `posted`.
+struct Drive {
+  Drive(ServerContext& server_context, ResponseWriter response_writer, GenerationInfo request_info,
+        GenerationSink event_sink)
+      : context(server_context),
+        writer(std::move(response_writer)),
+        info(std::move(request_info)),
+        sink(std::move(event_sink)) {}
+
+  void pump() {
+    while (stream != nullptr) {
+      std::optional<Event> event = stream->pop();
+      if (!event) return;
+      if (const auto* token = std::get_if<TokenEvent>(&*event)) {
+        observe_token();
+        sink.on_token(*token);
+      } else if (const auto* finish = std::get_if<FinishEvent>(&*event)) {
+        end();
+        count_success(*finish);
+        sink.on_finish(*finish);
+      } else {
+        end();
+        const ApiError error = to_api_error(std::get<Error>(*event));
+        context.metrics.count_failure(failure_row(error.failure).metric);
+        sink.on_error(error);
+      }
+    }
+  }
+
+  void client_gone() {
+    if (stream == nullptr) return;
+    stream->cancel();
+    end();
+    context.metrics.count_failure("dropped");
+  }
+
+  // The stream holds the callback that holds this: let go, or neither is freed.
+  void end() { stream.reset(); }
+
+  void observe_token() {
+    const auto now = Clock::now();
+    if (num_tokens++ == 0) {
+      context.metrics.observe_first_token(seconds_between(info.received, now));
+    } else {
+      context.metrics.observe_inter_token(seconds_between(last_token, now));
+    }
+    last_token = now;
+  }
+
+  void count_success(const FinishEvent& finish) {
+    const RequestTimings& timings = finish.timings;
+    context.metrics.count_success({.total_s = seconds_between(info.received, Clock::now()),
+                                   .validation_s = seconds_between(info.received, info.validated),
+                                   .queue_s = seconds_between(timings.submitted, timings.started),
+                                   .inference_s = seconds_between(timings.started, timings.finished),
+                                   .generated_tokens = finish.generated_tokens});
+  }
+
+  ServerContext& context;
+  const ResponseWriter writer;
+  const GenerationInfo info;
+  const GenerationSink sink;
+  std::shared_ptr<EventStream> stream;
+  std::atomic<bool> posted{false};  // a pump is on its way
+  std::int64_t num_tokens = 0;
+  Clock::time_point last_token;
+};
+
+}  // namespace
+
+Parsed<PreparedRequest> prepare_generation(ServerContext& context, const JsonCall& call,
+                                           const GenerateParameters& parameters,
+                                           const std::function<Parsed<std::vector<std::int64_t>>()>& tokenize) {
+  context.metrics.count_request();
+  if (!context.ready) {
+    return ApiError{.failure = Failure::kUnavailable, .message = "the server is shutting down", .param = {}};
+  }
+  if (auto error = check_values(parameters, context.options)) return *error;
+  auto tokens = tokenize();
+  if (auto* error = std::get_if<ApiError>(&tokens)) return *error;
+  auto prepared = prepare_request(parameters, std::get<std::vector<std::int64_t>>(std::move(tokens)), context.options,
+                                  context.services.engine.vocab_size, random_u64());
+  if (auto* ready = std::get_if<PreparedRequest>(&prepared)) {
+    ready->info.received = call.received;
+    ready->info.validated = Clock::now();
+    context.metrics.observe_lengths(ready->info.prompt_tokens, ready->info.max_new_tokens);
+  }
+  return prepared;
+}
+
+void start_generation(ServerContext& context, const ResponseWriter& writer, PreparedRequest prepared,
+                      GenerationSink sink) {
+  const auto drive = std::make_shared<Drive>(context, writer, std::move(prepared.info), std::move(sink));
+  // From the scheduler's thread: many events may share one trip to the connection's loop.
+  const auto on_event = [drive] {
+    if (drive->posted.exchange(true)) return;
+    drive->writer.post([drive] {
+      drive->posted = false;
+      drive->pump();
+    });
+  };
+  auto submitted = context.services.scheduler.submit(std::move(prepared.request), on_event);
+  if (!submitted.ok()) {
+    const ApiError error = to_api_error(submitted.error());
+    context.metrics.count_failure(failure_row(error.failure).metric);
+    drive->sink.on_error(error);
+    return;
+  }
+  drive->stream = std::move(submitted.value());
+  if (writer.closed()) {
+    drive->client_gone();
+    return;
+  }
+  writer.on_close([drive] { drive->client_gone(); });
+}
+
+HttpHeaders stream_headers(const ServerContext& context, const GenerationInfo& info) {
+  const bool on_cpu = context.services.engine.device.starts_with("cpu");
+  HttpHeaders headers = {{"content-type", "text/event-stream"},
+                         {"cache-control", "no-cache"},
+                         {"x-accel-buffering", "no"},
+                         {"x-compute-type", on_cpu ? "cpu+optimized" : "gpu+optimized"},
+                         {"x-compute-characters", std::to_string(info.prompt_characters)},
+                         {"x-model-id", context.services.model_id}};
+  if (info.adapter) {
+    headers.emplace_back("x-adapter-id", info.adapter->id);
+    headers.emplace_back("x-adapter-source", info.adapter->source);
+  }
+  return headers;
+}
+
+HttpHeaders answer_headers(const ServerContext& context, const GenerationInfo& info, const FinishEvent& finish) {
+  HttpHeaders headers = stream_headers(context, info);
+  headers.erase(headers.begin(), headers.begin() + 3);
+  headers.insert(headers.begin(), {"content-type", "application/json"});
+  const RequestTimings& timings = finish.timings;
+  const std::string total = milliseconds(seconds_between(info.received, Clock::now()));
+  const double inference_s = seconds_between(timings.started, timings.finished);
+  const double first_s = seconds_between(timings.started, timings.first_token);
+  const auto num_generated = static_cast<double>(std::max<std::int64_t>(finish.generated_tokens, 1));
+  headers.emplace_back("x-compute-time", total);
+  headers.emplace_back("x-total-time", total);
+  headers.emplace_back("x-prompt-tokens", std::to_string(finish.prompt_tokens));
+  headers.emplace_back("x-generated-tokens", std::to_string(finish.generated_tokens));
+  headers.emplace_back("x-skipped-tokens", "0");
+  headers.emplace_back("x-total-tokens", std::to_string(finish.prompt_tokens + finish.generated_tokens));
+  headers.emplace_back("x-validation-time", milliseconds(seconds_between(info.received, info.validated)));
+  headers.emplace_back("x-queue-time", milliseconds(seconds_between(timings.submitted, timings.started)));
+  headers.emplace_back("x-inference-time", milliseconds(inference_s));
+  headers.emplace_back("x-time-per-token", milliseconds(inference_s / num_generated));
+  headers.emplace_back("x-time-to-first-token", milliseconds(first_s));
+  headers.emplace_back("x-time-per-output-token",
+                       milliseconds((inference_s - first_s) / std::max(num_generated - 1.0, 1.0)));
+  return headers;
+}
+
+void refuse(ServerContext& context, const ResponseWriter& writer, const ApiError& error, ApiStyle style) {
+  context.metrics.count_failure(failure_row(error.failure).metric);
+  send_error(writer, error, style);
+}
+
+std::uint64_t random_u64() {
+  std::random_device device;
+  return (std::uint64_t{device()} << 32) | device();
+}
+
+}  // namespace shoal

@@ -1,0 +1,126 @@
+// What the server says about itself: /health, /ping, /info, /v1/models, /metrics.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "server/context.h"
+#include "server/http_format.h"
+
+namespace shoal {
+
+namespace {
+
+constexpr auto kAdapterListAge = std::chrono::seconds(2);
+
+void send_json(const ResponseWriter& writer, const OutputJson& json) {
+  writer.send(200, {{"content-type", "application/json"}}, to_text(json));
+}
+
+OutputJson model_json(const ServerContext& context, const std::string& id) {
+  OutputJson json;
+  json["id"] = id;
+  json["object"] = "model";
+  json["created"] = 0;
+  json["owned_by"] = "shoal";
+  if (id != context.services.model_id) json["parent"] = context.services.model_id;
+  return json;
+}
+
+// LoRAX names dtypes as torch does.
+std::string torch_dtype(const std::string& dtype) { return "torch." + dtype; }
+
+}  // namespace
+
+std::vector<std::string> AdapterList::ids() {
+  if (!list_) return {};
+  const std::lock_guard lock(mutex_);
+  const auto now = std::chrono::steady_clock::now();
+  if (read_at_ == std::chrono::steady_clock::time_point{} || now - read_at_ >= kAdapterListAge) {
+    ids_ = list_();
+    read_at_ = now;
+  }
+  return ids_;
+}
+
+void handle_ping(ServerContext& /*context*/, const HttpRequest& /*request*/, const ResponseWriter& writer) {
+  writer.send(200, {}, "");
+}
+
+void handle_health(ServerContext& context, const HttpRequest& /*request*/, const ResponseWriter& writer) {
+  const char* fault = nullptr;
+  if (!context.ready) {
+    fault = "the server is shutting down";
+  } else if (!context.services.scheduler.making_progress(context.options.progress_limit)) {
+    fault = "requests run, but no step has ended for too long";
+  }
+  if (fault == nullptr) {
+    writer.send(200, {}, "");
+  } else {
+    send_error(writer, {.failure = Failure::kUnhealthy, .message = fault, .param = {}}, ApiStyle::kNative);
+  }
+}
+
+void handle_info(ServerContext& context, const HttpRequest& /*request*/, const ResponseWriter& writer) {
+  const ServerOptions& options = context.options;
+  const EngineInfo& engine = context.services.engine;
+  OutputJson json;
+  json["model_id"] = context.services.model_id;
+  json["model_sha"] = nullptr;
+  json["model_dtype"] = torch_dtype(engine.dtype);
+  json["model_device_type"] = engine.device.substr(0, engine.device.find('/'));
+  json["model_pipeline_tag"] = nullptr;
+  json["max_concurrent_requests"] = options.max_concurrent_requests;
+  json["max_best_of"] = 1;
+  json["max_stop_sequences"] = options.max_stop_sequences;
+  json["max_input_length"] = options.max_input_length;
+  json["max_total_tokens"] = options.max_total_tokens;
+  json["waiting_served_ratio"] = 0.0F;
+  json["max_batch_total_tokens"] = options.max_batch_total_tokens;
+  json["max_waiting_tokens"] = 0;
+  json["validation_workers"] = options.http.num_threads;
+  json["eager_prefill"] = true;
+  json["version"] = options.version;
+  json["sha"] = nullptr;
+  json["docker_label"] = nullptr;
+  json["request_logger_url"] = nullptr;
+  send_json(writer, json);
+}
+
+void handle_metrics(ServerContext& context, const HttpRequest& request, const ResponseWriter& writer) {
+  const SchedulerStats stats = context.services.scheduler.stats();
+  std::optional<std::int64_t> adapters;
+  if (context.services.num_loaded_adapters) adapters = context.services.num_loaded_adapters();
+  const std::string_view accept = request.header("accept").value_or("");
+  const bool wants_json = accept.find("application/json") != std::string_view::npos ||
+                          request.query.find("format=json") != std::string::npos;
+  if (wants_json) {
+    writer.send(200, {{"content-type", "application/json"}}, context.metrics.json(stats, adapters));
+  } else {
+    writer.send(200, {{"content-type", "text/plain; version=0.0.4"}}, context.metrics.text(stats, adapters));
+  }
+}
+
+void handle_models(ServerContext& context, const HttpRequest& /*request*/, const ResponseWriter& writer) {
+  OutputJson data = OutputJson::array({model_json(context, context.services.model_id)});
+  for (const std::string& id : context.adapters.ids()) data.push_back(model_json(context, id));
+  OutputJson json;
+  json["object"] = "list";
+  json["data"] = std::move(data);
+  send_json(writer, json);
+}
+
+void handle_model(ServerContext& context, const HttpRequest& request, const ResponseWriter& writer) {
+  const std::string id = percent_decode(request.path.substr(std::string_view("/v1/models/").size()));
+  const std::vector<std::string> adapters = context.adapters.ids();
+  const bool known =
+      id == context.services.model_id || std::find(adapters.begin(), adapters.end(), id) != adapters.end();
+  if (known) {
+    send_json(writer, model_json(context, id));
+  } else {
+    send_error(writer,
+               {.failure = Failure::kModelNotFound, .message = fmt::format("no model '{}'", id), .param = "model"},
+               ApiStyle::kOpenAi);
+  }
+}
+
+}  // namespace shoal

@@ -1,0 +1,32 @@
+// JSON of the wire: output keeps key order and float32 text; input is bounded in depth. Used by every endpoint file.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace shoal {
+
+// Floats are float32, so that -0.1F is written "-0.1"; NaN and infinities are written null.
+using OutputJson =
+    nlohmann::basic_json<nlohmann::ordered_map, std::vector, std::string, bool, std::int64_t, std::uint64_t, float>;
+using InputJson = nlohmann::json;
+
+// One line of text; bytes that are no UTF-8 become U+FFFD.
+std::string to_text(const OutputJson& json);
+
+// One server-sent event: `data: {...}` and an empty line.
+std::string to_event(const OutputJson& json);
+
+struct JsonFault {
+  std::string message;  // where and why
+};
+
+inline constexpr int kMaxJsonDepth = 64;
+
+std::variant<InputJson, JsonFault> parse_json(std::string_view text);
+
+}  // namespace shoal

@@ -1,0 +1,228 @@
+#include "server/metrics.h"
+
+#include <fmt/format.h>
+#include <prometheus/counter.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
+
+#include <cmath>
+#include <vector>
+
+#include "server/json.h"
+
+namespace shoal {
+
+namespace {
+
+using Boundaries = prometheus::Histogram::BucketBoundaries;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+
+// LoRAX's: 1.5e-4 x 1.5^i seconds, 35 of them.
+Boundaries duration_boundaries() {
+  Boundaries boundaries;
+  double seconds = 1.5e-4;
+  for (int i = 0; i < 35; ++i, seconds *= 1.5) boundaries.push_back(seconds);
+  return boundaries;
+}
+
+Boundaries hundred_steps(std::int64_t limit) {
+  Boundaries boundaries;
+  for (int i = 1; i <= 100; ++i) boundaries.push_back(static_cast<double>(limit) / 100.0 * i);
+  return boundaries;
+}
+
+prometheus::Counter& add_counter(prometheus::Registry& registry, const char* name) {
+  return prometheus::BuildCounter().Name(name).Register(registry).Add({});
+}
+
+prometheus::Histogram& add_histogram(prometheus::Registry& registry, const char* name, const Boundaries& boundaries) {
+  return prometheus::BuildHistogram().Name(name).Register(registry).Add({}, boundaries);
+}
+
+MetricFamily family(const char* name, MetricType type, double value) {
+  MetricFamily result{.name = name, .help = "", .type = type, .metric = {}};
+  prometheus::ClientMetric metric;
+  metric.counter.value = value;
+  metric.gauge.value = value;
+  result.metric.push_back(std::move(metric));
+  return result;
+}
+
+MetricFamily by_method(const char* name, double prefill, double decode) {
+  MetricFamily result = family(name, MetricType::Counter, prefill);
+  result.metric[0].label = {{"method", "prefill"}};
+  prometheus::ClientMetric metric;
+  metric.label = {{"method", "decode"}};
+  metric.counter.value = decode;
+  result.metric.push_back(std::move(metric));
+  return result;
+}
+
+// What the scheduler counts already is read when somebody asks.
+void append_scheduler(std::vector<MetricFamily>& families, const SchedulerStats& stats,
+                      std::optional<std::int64_t> adapters) {
+  const auto gauge = [&](const char* name, std::int64_t value) {
+    families.push_back(family(name, MetricType::Gauge, static_cast<double>(value)));
+  };
+  const auto counter = [&](const char* name, std::int64_t value) {
+    families.push_back(family(name, MetricType::Counter, static_cast<double>(value)));
+  };
+  const auto decode = static_cast<double>(stats.decode_steps);
+  const double prefill = static_cast<double>(stats.steps) - decode;
+  gauge("lorax_queue_length", stats.queued);
+  gauge("lorax_batch_current_size", stats.batch_size);
+  gauge("lorax_batch_current_max_tokens", stats.used_blocks * 16);
+  families.push_back(by_method("lorax_batch_inference_count", prefill, decode));
+  gauge("shoal_queued", stats.queued);
+  gauge("shoal_running", stats.running);
+  gauge("shoal_used_blocks", stats.used_blocks);
+  gauge("shoal_total_blocks", stats.total_blocks);
+  if (adapters) gauge("shoal_adapters_loaded", *adapters);
+  counter("shoal_steps", stats.steps);
+  counter("shoal_decode_steps", stats.decode_steps);
+  counter("shoal_generated_tokens", stats.generated_tokens);
+  counter("shoal_prompt_tokens", stats.prompt_tokens);
+  counter("shoal_preemptions", stats.preemptions);
+  counter("shoal_requests_finished", stats.finished);
+  counter("shoal_requests_cancelled", stats.cancelled);
+  counter("shoal_requests_failed", stats.failed);
+}
+
+const char* type_name(MetricType type) {
+  switch (type) {
+    case MetricType::Counter:
+      return "counter";
+    case MetricType::Gauge:
+      return "gauge";
+    case MetricType::Histogram:
+      return "histogram";
+    case MetricType::Summary:
+      return "summary";
+    default:
+      return "untyped";
+  }
+}
+
+OutputJson point(std::string key, double value) {
+  OutputJson json;
+  json["key"] = std::move(key);
+  // Counts stay whole: float32 text would round them above 2^24.
+  if (value == std::floor(value) && std::abs(value) < 9e15) {
+    json["value"] = static_cast<std::int64_t>(value);
+  } else {
+    json["value"] = static_cast<float>(value);
+  }
+  return json;
+}
+
+std::string labelled(const std::string& name, const prometheus::ClientMetric& metric) {
+  if (metric.label.empty()) return name;
+  std::string text = name + "{";
+  for (const auto& label : metric.label) {
+    if (text.back() != '{') text += ",";
+    text += fmt::format("{}=\"{}\"", label.name, label.value);
+  }
+  return text + "}";
+}
+
+}  // namespace
+
+struct Metrics::Series {
+  Series(std::int64_t max_input_length, std::int64_t max_total_tokens)
+      : durations(duration_boundaries()),
+        failures(prometheus::BuildCounter().Name("lorax_request_failure").Register(registry)),
+        requests(add_counter(registry, "lorax_request_count")),
+        successes(add_counter(registry, "lorax_request_success")),
+        duration(add_histogram(registry, "lorax_request_duration", durations)),
+        validation(add_histogram(registry, "lorax_request_validation_duration", durations)),
+        queue(add_histogram(registry, "lorax_request_queue_duration", durations)),
+        inference(add_histogram(registry, "lorax_request_inference_duration", durations)),
+        time_per_token(add_histogram(registry, "lorax_request_mean_time_per_token_duration", durations)),
+        generated(add_histogram(registry, "lorax_request_generated_tokens", hundred_steps(max_total_tokens))),
+        input_length(add_histogram(registry, "lorax_request_input_length", hundred_steps(max_input_length))),
+        max_new(add_histogram(registry, "lorax_request_max_new_tokens", hundred_steps(max_total_tokens))),
+        first_token(add_histogram(registry, "shoal_time_to_first_token_seconds", durations)),
+        inter_token(add_histogram(registry, "shoal_inter_token_seconds", durations)) {}
+
+  std::vector<MetricFamily> collect(const SchedulerStats& stats, std::optional<std::int64_t> adapters) const {
+    std::vector<MetricFamily> families = registry.Collect();
+    append_scheduler(families, stats, adapters);
+    return families;
+  }
+
+  prometheus::Registry registry;
+  const Boundaries durations;
+  prometheus::Family<prometheus::Counter>& failures;
+  prometheus::Counter& requests;
+  prometheus::Counter& successes;
+  prometheus::Histogram& duration;
+  prometheus::Histogram& validation;
+  prometheus::Histogram& queue;
+  prometheus::Histogram& inference;
+  prometheus::Histogram& time_per_token;
+  prometheus::Histogram& generated;
+  prometheus::Histogram& input_length;
+  prometheus::Histogram& max_new;
+  prometheus::Histogram& first_token;
+  prometheus::Histogram& inter_token;
+};
+
+Metrics::Metrics(std::int64_t max_input_length, std::int64_t max_total_tokens)
+    : series_(std::make_unique<Series>(max_input_length, max_total_tokens)) {}
+
+Metrics::~Metrics() = default;
+
+void Metrics::count_request() { series_->requests.Increment(); }
+
+void Metrics::count_failure(std::string_view err) {
+  if (!err.empty()) series_->failures.Add({{"err", std::string(err)}}).Increment();
+}
+
+void Metrics::observe_lengths(std::int64_t input_length, std::int64_t max_new_tokens) {
+  series_->input_length.Observe(static_cast<double>(input_length));
+  series_->max_new.Observe(static_cast<double>(max_new_tokens));
+}
+
+void Metrics::observe_first_token(double seconds) { series_->first_token.Observe(seconds); }
+
+void Metrics::observe_inter_token(double seconds) { series_->inter_token.Observe(seconds); }
+
+void Metrics::count_success(const RequestReport& report) {
+  series_->successes.Increment();
+  series_->duration.Observe(report.total_s);
+  series_->validation.Observe(report.validation_s);
+  series_->queue.Observe(report.queue_s);
+  series_->inference.Observe(report.inference_s);
+  if (report.generated_tokens > 0) {
+    series_->time_per_token.Observe(report.inference_s / static_cast<double>(report.generated_tokens));
+  }
+  series_->generated.Observe(static_cast<double>(report.generated_tokens));
+}
+
+std::string Metrics::text(const SchedulerStats& stats, std::optional<std::int64_t> adapters) const {
+  return prometheus::TextSerializer().Serialize(series_->collect(stats, adapters));
+}
+
+std::string Metrics::json(const SchedulerStats& stats, std::optional<std::int64_t> adapters) const {
+  OutputJson json = OutputJson::object();
+  for (const MetricFamily& metrics : series_->collect(stats, adapters)) {
+    OutputJson data = OutputJson::array();
+    for (const prometheus::ClientMetric& metric : metrics.metric) {
+      if (metrics.type == MetricType::Histogram) {
+        data.push_back(point("sum", metric.histogram.sample_sum));
+        data.push_back(point("count", static_cast<double>(metric.histogram.sample_count)));
+      } else {
+        const bool is_counter = metrics.type == MetricType::Counter;
+        data.push_back(point(metric.label.empty() ? std::string() : labelled(metrics.name, metric),
+                             is_counter ? metric.counter.value : metric.gauge.value));
+      }
+    }
+    json[metrics.name]["type"] = type_name(metrics.type);
+    json[metrics.name]["data"] = std::move(data);
+  }
+  return to_text(json);
+}
+
+}  // namespace shoal

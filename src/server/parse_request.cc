@@ -1,0 +1,253 @@
+#include "server/parse_request.h"
+
+#include <fmt/format.h>
+
+#include "server/field_reader.h"
+
+namespace shoal {
+
+namespace {
+
+void note_unserved(GenerateParameters& parameters, bool asked, std::string_view field) {
+  if (asked && parameters.unserved.empty()) parameters.unserved = field;
+}
+
+bool is_text_format(const InputJson& format) {
+  return format.is_object() && format.contains("type") && format["type"] == "text";
+}
+
+// Fields that the native and the OpenAI routes spell alike.
+void read_common(FieldReader& reader, GenerateParameters& parameters) {
+  reader.read("adapter_source", parameters.adapter_source);
+  reader.read("temperature", parameters.temperature);
+  reader.read("repetition_penalty", parameters.repetition_penalty);
+  reader.read("frequency_penalty", parameters.frequency_penalty);
+  reader.read("presence_penalty", parameters.presence_penalty);
+  reader.read("top_k", parameters.top_k);
+  reader.read("top_p", parameters.top_p);
+  reader.read("seed", parameters.seed);
+  std::optional<std::string> api_token;  // for private hubs; a local adapter needs none
+  reader.read("api_token", api_token);
+}
+
+void read_native_parameters(FieldReader& reader, GenerateParameters& parameters) {
+  read_common(reader, parameters);
+  reader.read("adapter_id", parameters.adapter_id);
+  reader.read("best_of", parameters.best_of);
+  reader.read("typical_p", parameters.typical_p);
+  reader.read("do_sample", parameters.do_sample);
+  std::optional<std::uint32_t> max_new_tokens;
+  reader.read("max_new_tokens", max_new_tokens);
+  if (max_new_tokens) parameters.max_new_tokens = *max_new_tokens;
+  reader.read("ignore_eos_token", parameters.ignore_eos_token);
+  reader.read("return_full_text", parameters.return_full_text);
+  reader.read("stop", parameters.stop);
+  reader.read("truncate", parameters.truncate);
+  reader.read("details", parameters.details);
+  reader.read("return_k_alternatives", parameters.return_k_alternatives);
+  bool watermark = false;
+  reader.read("watermark", watermark);
+  bool decoder_input_details = false;
+  reader.read("decoder_input_details", decoder_input_details);
+  bool apply_chat_template = false;
+  reader.read("apply_chat_template", apply_chat_template);
+  note_unserved(parameters, reader.find("merged_adapters") != nullptr, "merged_adapters");
+  note_unserved(parameters, watermark, "watermark");
+  note_unserved(parameters, decoder_input_details, "decoder_input_details");
+  note_unserved(parameters, apply_chat_template, "apply_chat_template");
+  const InputJson* format = reader.find("response_format");
+  note_unserved(parameters, format != nullptr && !is_text_format(*format), "response_format");
+}
+
+void read_stop(FieldReader& reader, GenerateParameters& parameters) {
+  const InputJson* stop = reader.find("stop");
+  if (stop == nullptr) return;
+  if (stop->is_string()) {
+    parameters.stop = {stop->get<std::string>()};
+  } else if (stop->is_array()) {
+    reader.read("stop", parameters.stop);
+  } else {
+    reader.fail("stop", fmt::format("expected a string or an array of strings, got {}", stop->type_name()));
+  }
+}
+
+bool empty_or_zero(const InputJson& value) {
+  if (value.is_number()) return value == 0;
+  if (value.is_boolean()) return !value.get<bool>();
+  if (value.is_string()) return value.get_ref<const std::string&>().empty();
+  return value.empty();
+}
+
+// OpenAI fields that both /v1 routes share.
+void read_openai(FieldReader& reader, GenerateParameters& parameters, bool& stream, bool& include_usage) {
+  read_common(reader, parameters);
+  std::optional<std::int32_t> max_tokens;
+  std::optional<std::int32_t> max_completion_tokens;
+  reader.read("max_tokens", max_tokens);
+  reader.read("max_completion_tokens", max_completion_tokens);
+  if (max_tokens && max_completion_tokens && *max_tokens != *max_completion_tokens) {
+    reader.fail("max_completion_tokens", "differs from `max_tokens`; give one of them");
+  }
+  parameters.max_new_tokens_name = max_completion_tokens ? "max_completion_tokens" : "max_tokens";
+  if (max_completion_tokens) max_tokens = max_completion_tokens;
+  if (max_tokens) parameters.max_new_tokens = *max_tokens;
+  read_stop(reader, parameters);
+  std::optional<bool> flag;
+  reader.read("ignore_eos_token", flag);
+  parameters.ignore_eos_token = flag.value_or(false);
+  flag.reset();
+  reader.read("stream", flag);
+  stream = flag.value_or(false);
+  if (const InputJson* options = reader.find("stream_options"); options != nullptr) {
+    if (!options->is_object()) {
+      reader.fail("stream_options", fmt::format("expected an object, got {}", options->type_name()));
+    } else if (const auto usage = options->find("include_usage"); usage != options->end() && !usage->is_null()) {
+      if (usage->is_boolean()) {
+        include_usage = usage->get<bool>();
+      } else {
+        reader.fail("stream_options.include_usage", fmt::format("expected a boolean, got {}", usage->type_name()));
+      }
+    }
+  }
+  for (const char* count : {"n", "best_of"}) {
+    std::optional<std::int32_t> copies;
+    reader.read(count, copies);
+    note_unserved(parameters, copies && *copies != 1, count);
+  }
+  for (const char* field : {"logprobs", "top_logprobs", "logit_bias", "suffix", "tools", "functions"}) {
+    const InputJson* value = reader.find(field);
+    note_unserved(parameters, value != nullptr && !empty_or_zero(*value), field);
+  }
+  const InputJson* format = reader.find("response_format");
+  note_unserved(parameters, format != nullptr && !is_text_format(*format), "response_format");
+}
+
+// "model" names the adapter; whether it is the base model's id is known to the endpoint.
+void read_model(FieldReader& reader, std::string& model) { reader.read("model", model, Presence::kRequired); }
+
+void read_prompt(FieldReader& reader, CompletionRequest& request) {
+  const InputJson* prompt = reader.find("prompt");
+  if (prompt == nullptr) {
+    reader.fail("prompt", "missing field");
+    return;
+  }
+  // One prompt only: ["text"] and [[1,2]] are it, wrapped.
+  const bool wrapped =
+      prompt->is_array() && prompt->size() == 1 && (prompt->at(0).is_array() || prompt->at(0).is_string());
+  if (wrapped) prompt = &prompt->at(0);
+  if (prompt->is_string()) {
+    request.prompt = prompt->get<std::string>();
+    return;
+  }
+  std::vector<std::int64_t> ids;
+  if (!prompt->is_array()) {
+    reader.fail("prompt", fmt::format("expected a string or token ids, got {}", prompt->type_name()));
+    return;
+  }
+  for (const InputJson& id : *prompt) {
+    if (id.is_string() || id.is_array()) {
+      reader.fail("prompt", "several prompts in one request are not served");
+      return;
+    }
+    if (!id.is_number_integer() || id < 0 || id > std::int64_t{INT32_MAX}) {
+      reader.fail("prompt",
+                  fmt::format("`{}` is no token id", id.dump(-1, ' ', true, InputJson::error_handler_t::replace)));
+      return;
+    }
+    ids.push_back(id.get<std::int64_t>());
+  }
+  request.prompt = std::move(ids);
+}
+
+// Text parts are joined; an image becomes a markdown image, as LoRAX does it.
+std::string join_parts(FieldReader& reader, const InputJson& parts) {
+  std::string content;
+  for (const InputJson& part : parts) {
+    const bool is_object = part.is_object();
+    const auto type = is_object ? part.find("type") : part.end();
+    if (is_object && type != part.end() && *type == "text" && part.contains("text") && part["text"].is_string()) {
+      content += part["text"].get_ref<const std::string&>();
+    } else if (is_object && type != part.end() && *type == "image_url" && part.contains("image_url") &&
+               part["image_url"].is_object() && part["image_url"].contains("url") &&
+               part["image_url"]["url"].is_string()) {
+      content += "![](" + part["image_url"]["url"].get_ref<const std::string&>() + ")";
+    } else {
+      reader.fail(
+          "content",
+          "a part is neither {\"type\":\"text\",\"text\"} nor {\"type\":\"image_url\",\"image_url\":{\"url\"}}");
+      break;
+    }
+  }
+  return content;
+}
+
+void read_messages(FieldReader& reader, std::optional<ApiError>& error, std::vector<ChatMessage>& messages) {
+  const InputJson* list = reader.find("messages");
+  if (list == nullptr) {
+    reader.fail("messages", "missing field");
+    return;
+  }
+  if (!list->is_array()) {
+    reader.fail("messages", fmt::format("expected an array, got {}", list->type_name()));
+    return;
+  }
+  for (std::size_t i = 0; i < list->size() && !error; ++i) {
+    FieldReader message_reader((*list)[i], fmt::format("messages[{}].", i), error);
+    ChatMessage message;
+    message_reader.read("role", message.role, Presence::kRequired);
+    const InputJson* content = message_reader.find("content");
+    if (content != nullptr && content->is_string()) {
+      message.content = content->get<std::string>();
+    } else if (content != nullptr && content->is_array()) {
+      message.content = join_parts(message_reader, *content);
+    } else if (content != nullptr) {
+      message_reader.fail("content",
+                          fmt::format("expected a string or an array of parts, got {}", content->type_name()));
+    }
+    messages.push_back(std::move(message));
+  }
+}
+
+}  // namespace
+
+Parsed<NativeRequest> parse_native(const InputJson& body) {
+  std::optional<ApiError> error;
+  NativeRequest request;
+  FieldReader reader(body, "", error);
+  reader.read("inputs", request.inputs, Presence::kRequired);
+  if (!error && body.contains("parameters")) {
+    FieldReader parameters(body["parameters"], "parameters.", error);
+    read_native_parameters(parameters, request.parameters);
+  }
+  reader.read("stream", request.stream);
+  if (error) return *error;
+  return request;
+}
+
+Parsed<CompletionRequest> parse_completion(const InputJson& body) {
+  std::optional<ApiError> error;
+  CompletionRequest request;
+  FieldReader reader(body, "", error);
+  read_model(reader, request.model);
+  if (!error) read_prompt(reader, request);
+  read_openai(reader, request.parameters, request.stream, request.include_usage);
+  reader.read("echo", request.parameters.return_full_text);
+  if (error) return *error;
+  return request;
+}
+
+Parsed<ChatRequest> parse_chat(const InputJson& body) {
+  std::optional<ApiError> error;
+  ChatRequest request;
+  FieldReader reader(body, "", error);
+  read_model(reader, request.model);
+  if (!error) read_messages(reader, error, request.messages);
+  read_openai(reader, request.parameters, request.stream, request.include_usage);
+  reader.read("guideline", request.guideline);
+  // OpenAI samples unless told not to; temperature 0 stays greedy.
+  request.parameters.do_sample = true;
+  if (error) return *error;
+  return request;
+}
+
+}  // namespace shoal

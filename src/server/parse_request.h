@@ -1,0 +1,77 @@
+// GenerateParameters and the parsers of all generate bodies, native and OpenAI: types and presence are checked here,
+// values in validate.h. Used by the generate endpoints.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "server/errors.h"
+#include "server/json.h"
+
+namespace shoal {
+
+// What a client may ask of one generation; absent means the default.
+struct GenerateParameters {
+  std::optional<std::string> adapter_id;  // "" = the base model
+  std::optional<std::string> adapter_source;
+  std::optional<float> temperature;
+  std::optional<float> repetition_penalty;
+  std::optional<float> frequency_penalty;
+  std::optional<float> presence_penalty;
+  std::optional<float> top_p;
+  std::optional<float> typical_p;
+  std::optional<std::int32_t> top_k;
+  std::optional<std::int64_t> max_new_tokens;
+  std::optional<std::uint64_t> truncate;
+  std::optional<std::uint64_t> seed;
+  std::optional<std::uint64_t> best_of;
+  std::optional<std::int32_t> return_k_alternatives;
+  std::optional<bool> return_full_text;
+  std::vector<std::string> stop;
+  bool do_sample = false;
+  bool ignore_eos_token = false;
+  bool details = false;
+  std::string max_new_tokens_name = "max_new_tokens";  // as the client spelled it, for messages
+  // The first field asked for that this server knows but does not serve; refused when values are checked.
+  std::string unserved;
+};
+
+struct NativeRequest {
+  std::string inputs;
+  GenerateParameters parameters;
+  bool stream = false;  // only `/` and `/invocations` obey it
+};
+
+struct CompletionRequest {
+  std::string model;
+  std::variant<std::string, std::vector<std::int64_t>> prompt;
+  GenerateParameters parameters;
+  bool stream = false;
+  bool include_usage = false;
+};
+
+struct ChatMessage {
+  std::string role;
+  std::string content;
+};
+
+struct ChatRequest {
+  std::string model;
+  std::vector<ChatMessage> messages;
+  std::optional<std::string> guideline;
+  GenerateParameters parameters;
+  bool stream = false;
+  bool include_usage = false;
+};
+
+template <typename T>
+using Parsed = std::variant<T, ApiError>;
+
+Parsed<NativeRequest> parse_native(const InputJson& body);
+Parsed<CompletionRequest> parse_completion(const InputJson& body);
+Parsed<ChatRequest> parse_chat(const InputJson& body);
+
+}  // namespace shoal

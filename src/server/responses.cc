@@ -1,0 +1,150 @@
+#include "server/responses.h"
+
+namespace shoal {
+
+namespace {
+
+const char* native_finish_reason(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kEndOfSequence:
+      return "eos_token";
+    case FinishReason::kStopSequence:
+      return "stop_sequence";
+  }
+  return "length";
+}
+
+OutputJson or_null(const std::optional<std::uint64_t>& value) { return value ? OutputJson(*value) : OutputJson(); }
+
+OutputJson or_null(const char* text) { return text != nullptr ? OutputJson(text) : OutputJson(); }
+
+OutputJson head_json(const OpenAiHead& head, const char* object) {
+  OutputJson json;
+  json["id"] = head.id;
+  json["object"] = object;
+  json["created"] = head.created;
+  json["model"] = head.model;
+  return json;
+}
+
+OutputJson completion_choice(const std::string& text, const char* reason) {
+  OutputJson choice;
+  choice["index"] = 0;
+  choice["text"] = text;
+  choice["logprobs"] = nullptr;
+  choice["finish_reason"] = or_null(reason);
+  return choice;
+}
+
+}  // namespace
+
+OutputJson native_token(const TokenEvent& token) {
+  OutputJson json;
+  json["id"] = token.id;
+  json["text"] = token.text;
+  json["logprob"] = token.logprob;
+  json["special"] = token.special;
+  json["skipped"] = false;
+  return json;
+}
+
+OutputJson native_response(const std::string& generated_text, const FinishEvent& finish,
+                           std::optional<std::uint64_t> seed, const std::vector<TokenEvent>* tokens) {
+  OutputJson json;
+  json["generated_text"] = generated_text;
+  if (tokens == nullptr) return json;
+  OutputJson details;
+  details["finish_reason"] = native_finish_reason(finish.reason);
+  details["prompt_tokens"] = finish.prompt_tokens;
+  details["generated_tokens"] = finish.generated_tokens;
+  details["skipped_tokens"] = 0;
+  details["seed"] = or_null(seed);
+  details["prefill"] = OutputJson::array();
+  OutputJson list = OutputJson::array();
+  for (const TokenEvent& token : *tokens) list.push_back(native_token(token));
+  details["tokens"] = std::move(list);
+  json["details"] = std::move(details);
+  return json;
+}
+
+OutputJson native_stream_token(const TokenEvent& token) {
+  OutputJson json;
+  json["token"] = native_token(token);
+  json["generated_text"] = nullptr;
+  json["details"] = nullptr;
+  return json;
+}
+
+OutputJson native_stream_last(const TokenEvent& token, const NativeSummary& summary) {
+  OutputJson json;
+  json["token"] = native_token(token);
+  json["generated_text"] = summary.generated_text;
+  json["details"] = nullptr;
+  if (!summary.details) return json;
+  OutputJson details;
+  details["finish_reason"] = native_finish_reason(summary.finish.reason);
+  details["prompt_tokens"] = summary.finish.prompt_tokens;
+  details["generated_tokens"] = summary.finish.generated_tokens;
+  details["seed"] = or_null(summary.seed);
+  json["details"] = std::move(details);
+  return json;
+}
+
+OutputJson openai_usage(std::int64_t prompt_tokens, std::int64_t completion_tokens) {
+  OutputJson json;
+  json["prompt_tokens"] = prompt_tokens;
+  json["total_tokens"] = prompt_tokens + completion_tokens;
+  json["completion_tokens"] = completion_tokens;
+  return json;
+}
+
+const char* openai_finish_reason(FinishReason reason) { return reason == FinishReason::kLength ? "length" : "stop"; }
+
+OutputJson completion_response(const OpenAiHead& head, const std::string& text, const FinishEvent& finish) {
+  OutputJson json = head_json(head, "text_completion");
+  json["choices"] = OutputJson::array({completion_choice(text, openai_finish_reason(finish.reason))});
+  json["usage"] = openai_usage(finish.prompt_tokens, finish.generated_tokens);
+  return json;
+}
+
+OutputJson chat_response(const OpenAiHead& head, const std::string& fingerprint, const FinishEvent& finish) {
+  OutputJson json = head_json(head, "chat.completion");
+  OutputJson message;
+  message["role"] = "assistant";
+  message["content"] = finish.generated_text;
+  OutputJson choice;
+  choice["index"] = 0;
+  choice["message"] = std::move(message);
+  choice["finish_reason"] = openai_finish_reason(finish.reason);
+  json["choices"] = OutputJson::array({std::move(choice)});
+  json["usage"] = openai_usage(finish.prompt_tokens, finish.generated_tokens);
+  json["system_fingerprint"] = fingerprint;
+  return json;
+}
+
+OutputJson completion_chunk(const OpenAiHead& head, const std::string& text, const char* reason) {
+  OutputJson json = head_json(head, "text_completion");
+  json["choices"] = OutputJson::array({completion_choice(text, reason)});
+  return json;
+}
+
+OutputJson chat_chunk(const OpenAiHead& head, OutputJson delta, const char* reason) {
+  OutputJson json = head_json(head, "chat.completion.chunk");
+  OutputJson choice;
+  choice["index"] = 0;
+  choice["delta"] = std::move(delta);
+  choice["finish_reason"] = or_null(reason);
+  json["choices"] = OutputJson::array({std::move(choice)});
+  return json;
+}
+
+OutputJson usage_chunk(const OpenAiHead& head, const char* object, const FinishEvent& finish) {
+  OutputJson json = head_json(head, object);
+  json["choices"] = OutputJson::array();
+  json["usage"] = openai_usage(finish.prompt_tokens, finish.generated_tokens);
+  return json;
+}
+
+}  // namespace shoal

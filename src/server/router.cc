@@ -1,0 +1,185 @@
+#include "server/router.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <array>
+
+namespace shoal {
+
+namespace {
+
+using GetHandler = void (*)(ServerContext&, const HttpRequest&, const ResponseWriter&);
+using PostHandler = void (*)(ServerContext&, const JsonCall&);
+
+struct Route {
+  std::string_view path;  // one that ends in '/' and is longer stands for all paths below it
+  GetHandler get;         // null: not allowed
+  PostHandler post;
+  bool open;  // needs no API key
+};
+
+constexpr std::array<Route, 13> kRoutes = {{
+    {"/", handle_health, handle_compat_generate, false},
+    {"/invocations", nullptr, handle_compat_generate, false},
+    {"/generate", nullptr, handle_generate, false},
+    {"/generate_stream", nullptr, handle_generate_stream, false},
+    {"/v1/completions", nullptr, handle_completions, false},
+    {"/v1/chat/completions", nullptr, handle_chat, false},
+    {"/tokenize", nullptr, handle_tokenize, false},
+    {"/v1/models", handle_models, nullptr, false},
+    {"/v1/models/", handle_model, nullptr, false},
+    {"/health", handle_health, nullptr, true},
+    {"/ping", handle_ping, nullptr, true},
+    {"/info", handle_info, nullptr, false},
+    {"/metrics", handle_metrics, nullptr, true},
+}};
+
+const Route* find_route(std::string_view path) {
+  for (const Route& candidate : kRoutes) {
+    if (candidate.path == path) return &candidate;
+    const bool is_folder = candidate.path.size() > 1 && candidate.path.back() == '/';
+    if (is_folder && path.size() > candidate.path.size() && path.starts_with(candidate.path)) return &candidate;
+  }
+  return nullptr;
+}
+
+std::string join(const std::vector<std::string>& parts) {
+  std::string text;
+  for (const std::string& part : parts) text += (text.empty() ? "" : ", ") + part;
+  return text;
+}
+
+// What browsers need to hear on every answer; empty when the origin may not ask.
+HttpHeaders cors_headers(const CorsOptions& cors, const HttpRequest& request) {
+  HttpHeaders headers;
+  const std::string origin(request.header("origin").value_or(""));
+  if (origin.empty()) return headers;
+  if (cors.allow_origins.empty()) {
+    headers.emplace_back("access-control-allow-origin", "*");
+  } else {
+    headers.emplace_back("vary", "origin");
+    const auto& allowed = cors.allow_origins;
+    if (std::find(allowed.begin(), allowed.end(), origin) == allowed.end()) return headers;
+    headers.emplace_back("access-control-allow-origin", origin);
+    if (cors.allow_credentials) headers.emplace_back("access-control-allow-credentials", "true");
+  }
+  if (!cors.expose_headers.empty()) headers.emplace_back("access-control-expose-headers", join(cors.expose_headers));
+  return headers;
+}
+
+// Does not tell by its duration how many characters were right.
+bool equal_secrets(std::string_view a, std::string_view b) {
+  if (a.size() != b.size()) return false;
+  int difference = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) difference |= a[i] ^ b[i];
+  return difference == 0;
+}
+
+bool authorized(const ServerContext& context, const HttpRequest& request) {
+  const std::string& key = context.options.api_key;
+  if (key.empty()) return true;
+  const std::string_view given = request.header("authorization").value_or("");
+  constexpr std::string_view kScheme = "bearer ";
+  if (given.size() < kScheme.size()) return false;
+  const bool is_bearer = std::equal(kScheme.begin(), kScheme.end(), given.begin(), [](char expected, char c) {
+    return expected == (c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c);
+  });
+  return is_bearer && equal_secrets(given.substr(kScheme.size()), key);
+}
+
+// application/json and application/*+json, with any parameters.
+bool is_json(std::string_view content_type) {
+  std::string type(content_type.substr(0, content_type.find(';')));
+  std::transform(type.begin(), type.end(), type.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+  while (!type.empty() && type.back() == ' ') type.pop_back();
+  return type == "application/json" || (type.starts_with("application/") && type.ends_with("+json"));
+}
+
+std::string allowed_methods(const Route& entry) {
+  std::string methods;
+  if (entry.get != nullptr) methods = "GET,HEAD";
+  if (entry.post != nullptr) methods += methods.empty() ? "POST" : ",POST";
+  return methods;
+}
+
+void answer_preflight(const ServerContext& context, const ResponseWriter& writer) {
+  const CorsOptions& cors = context.options.cors;
+  writer.send(200,
+              {{"access-control-allow-methods", join(cors.allow_methods)},
+               {"access-control-allow-headers", join(cors.allow_headers)},
+               {"access-control-max-age", "600"}},
+              "");
+}
+
+void route_post(ServerContext& context, const Route& entry, const HttpRequest& request, const ResponseWriter& writer) {
+  const auto received = std::chrono::steady_clock::now();
+  const ApiStyle style = style_of_path(request.path);
+  const auto fail = [&](Failure failure, std::string message) {
+    context.metrics.count_failure(failure_row(failure).metric);
+    send_error(writer, {.failure = failure, .message = std::move(message), .param = {}}, style);
+  };
+  if (!is_json(request.header("content-type").value_or(""))) {
+    fail(Failure::kMediaType, "expected a request with `content-type: application/json`");
+    return;
+  }
+  const auto parsed = parse_json(request.body);
+  if (const auto* fault = std::get_if<JsonFault>(&parsed)) {
+    fail(Failure::kMalformed, "the body is not valid JSON: " + fault->message);
+    return;
+  }
+  entry.post(context,
+             {.request = request, .body = std::get<InputJson>(parsed), .writer = writer, .received = received});
+}
+
+}  // namespace
+
+void route(ServerContext& context, HttpRequest request, const ResponseWriter& writer) {
+  spdlog::debug("{} {} from {}", request.method, request.path, request.peer);
+  const ApiStyle style = style_of_path(request.path);
+  writer.add_headers(cors_headers(context.options.cors, request));
+  const Route* entry = find_route(request.path);
+  if (entry == nullptr) {
+    send_error(writer, {.failure = Failure::kNoRoute, .message = "no such path", .param = {}}, style);
+    return;
+  }
+  if (request.method == "OPTIONS") {
+    answer_preflight(context, writer);
+    return;
+  }
+  if (!entry->open && !authorized(context, request)) {
+    send_error(writer, {.failure = Failure::kUnauthorized, .message = "a valid API key is needed", .param = {}}, style,
+               {{"www-authenticate", "Bearer"}});
+    return;
+  }
+  const bool reads = request.method == "GET" || request.method == "HEAD";
+  if (reads && entry->get != nullptr) {
+    entry->get(context, request, writer);
+  } else if (request.method == "POST" && entry->post != nullptr) {
+    route_post(context, *entry, request, writer);
+  } else {
+    send_error(writer, {.failure = Failure::kWrongMethod, .message = "method not allowed", .param = {}}, style,
+               {{"allow", allowed_methods(*entry)}});
+  }
+}
+
+void route_fault(ServerContext& context, int status, const HttpRequest& request, const ResponseWriter& writer) {
+  ApiError error = {.failure = Failure::kMalformed, .message = "the request is not valid HTTP", .param = {}};
+  if (status == 408) error = {.failure = Failure::kTimedOut, .message = "the request took too long", .param = {}};
+  if (status == 413) {
+    error = {.failure = Failure::kTooLarge,
+             .message = fmt::format("the body is larger than {} bytes", context.options.http.max_body_bytes),
+             .param = {}};
+  }
+  if (status == 431) error = {.failure = Failure::kHeadersTooLarge, .message = "the headers are too long", .param = {}};
+  if (status == 505) {
+    error = {.failure = Failure::kHttpVersion, .message = "only HTTP/1.0 and HTTP/1.1 are spoken", .param = {}};
+  }
+  context.metrics.count_failure(failure_row(error.failure).metric);
+  writer.add_headers(cors_headers(context.options.cors, request));
+  send_error(writer, error, style_of_path(request.path));
+}
+
+}  // namespace shoal

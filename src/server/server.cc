@@ -1,0 +1,35 @@
+#include "server/server.h"
+
+#include <spdlog/spdlog.h>
+
+#include "server/context.h"
+#include "server/router.h"
+
+namespace shoal {
+
+Server::Server(ServerOptions options, Services services)
+    : context_(std::make_unique<ServerContext>(std::move(options), std::move(services))) {
+  ServerContext* context = context_.get();
+  http_ = std::make_unique<HttpServer>(
+      context->options.http,
+      [context](HttpRequest request, const ResponseWriter& writer) { route(*context, std::move(request), writer); },
+      [context](int status, const HttpRequest& request, const ResponseWriter& writer) {
+        route_fault(*context, status, request, writer);
+      });
+  spdlog::info("listening on http://{}:{}", context->options.http.hostname, http_->port());
+}
+
+Server::~Server() = default;
+
+std::int32_t Server::port() const { return http_->port(); }
+
+std::size_t Server::num_connections() const { return http_->num_connections(); }
+
+void Server::set_ready(bool ready) { context_->ready = ready; }
+
+void Server::stop(std::chrono::milliseconds grace) {
+  context_->ready = false;
+  http_->stop(grace);
+}
+
+}  // namespace shoal

@@ -1,0 +1,51 @@
+// ServerOptions and Services: what a Server is made from. Filled by cli/, read by every endpoint.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "scheduler/scheduler.h"
+#include "server/http_server.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace shoal {
+
+// Origins and headers that browsers may use; spec defaults let any page call the API.
+struct CorsOptions {
+  std::vector<std::string> allow_origins;  // empty: any
+  std::vector<std::string> allow_methods = {"GET", "POST"};
+  std::vector<std::string> allow_headers = {"content-type", "authorization"};
+  std::vector<std::string> expose_headers;
+  bool allow_credentials = false;
+};
+
+struct ServerOptions {
+  HttpServerOptions http;
+  CorsOptions cors;
+  std::string version = "0.1.0";
+  std::string api_key;  // "": everybody may ask
+  std::string default_adapter_source = "local";
+  std::vector<std::string> adapter_sources = {"local"};  // those that are served
+  std::int64_t max_concurrent_requests = 1024;           // shown by /info; the scheduler enforces it
+  std::int64_t max_stop_sequences = 4;
+  std::int64_t max_input_length = 0;                  // tokens of a prompt
+  std::int64_t max_total_tokens = 0;                  // prompt and answer
+  std::int64_t max_batch_total_tokens = 0;            // shown by /info
+  std::chrono::milliseconds progress_limit{120'000};  // a step that takes longer makes /health red
+};
+
+struct Services {
+  Scheduler& scheduler;
+  const Tokenizer& tokenizer;
+  const ChatTemplate* chat_template = nullptr;  // null: the model has none
+  EngineInfo engine;
+  std::string model_id;                                     // as clients name the base model
+  std::function<std::vector<std::string>()> list_adapters;  // ids on disk; may be empty; any thread
+  std::function<std::int64_t()> num_loaded_adapters;        // adapters in memory; may be empty; any thread
+};
+
+}  // namespace shoal

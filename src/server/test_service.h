@@ -1,0 +1,114 @@
+// TestService: a Server over a real scheduler, a real small tokenizer and a fake engine. Used by the tests of
+// src/server.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "scheduler/fake_engine.h"
+#include "scheduler/scheduler.h"
+#include "server/raw_client.h"
+#include "server/server.h"
+#include "text/chat_template.h"
+#include "text/test_model_dir.h"
+#include "text/tokenizer.h"
+
+namespace shoal::test {
+
+struct ServiceSizes {
+  std::int64_t max_sequences = 8;
+  std::int64_t num_blocks = 512;
+  std::int64_t max_concurrent_requests = 64;
+};
+
+class TestService {
+ public:
+  explicit TestService(const ServiceSizes& sizes = {}, ServerOptions options = {})
+      : engine({.model_family = "fake",
+                .dtype = "float32",
+                .device = "cpu/fake",
+                .vocab_size = 262,
+                .max_positions = 1024,
+                .num_blocks = sizes.num_blocks,
+                .max_step_tokens = 256,
+                .max_sequences = sizes.max_sequences},
+               wakeup_),
+        tokenizer_(make_tokenizer(dir_)),
+        chat_template_(ChatTemplate::load(dir_.path())),
+        scheduler(engine, wakeup_, tokenizer_.get(),
+                  {.max_batch_prefill_tokens = 256,
+                   .max_concurrent_requests = sizes.max_concurrent_requests,
+                   .max_total_tokens = 1024}),
+        server(with_defaults(std::move(options)), Services{.scheduler = scheduler,
+                                                           .tokenizer = *tokenizer_,
+                                                           .chat_template = &chat_template_,
+                                                           .engine = engine.info(),
+                                                           .model_id = "test/base",
+                                                           .list_adapters =
+                                                               [this] {
+                                                                 ++num_lists;
+                                                                 return std::vector<std::string>{"alpha", "org/beta"};
+                                                               },
+                                                           .num_loaded_adapters = [] { return std::int64_t{3}; }}) {}
+
+  std::int32_t port() const { return server.port(); }
+
+  // What the engine samples for a prompt alone.
+  std::vector<std::int64_t> solo_ids(const std::string& prompt, std::int64_t max_new_tokens,
+                                     const std::string& adapter = "") const {
+    Request request;
+    request.prompt_ids = tokenizer_->encode(prompt, SpecialTokens::kAdd).value();
+    request.max_new_tokens = max_new_tokens;
+    if (!adapter.empty()) request.adapter = AdapterKey{.source = "local", .id = adapter};
+    return engine.solo_tokens(request);
+  }
+
+  // True once nothing runs, waits or holds blocks or adapters any more.
+  bool comes_to_rest() const {
+    for (int i = 0; i < 500; ++i) {
+      const SchedulerStats stats = scheduler.stats();
+      if (stats.queued == 0 && stats.running == 0 && stats.used_blocks == 0 && engine.num_pins() == 0) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return false;
+  }
+
+  const Tokenizer& tokenizer() const { return *tokenizer_; }
+
+ private:
+  static std::unique_ptr<Tokenizer> make_tokenizer(const ModelDir& dir) {
+    dir.write("tokenizer.json", byte_level_tokenizer());
+    dir.write("chat_template.jinja",
+              "{% for m in messages %}{% if m.role == 'bad' %}{{ raise_exception('no such role') }}{% endif %}"
+              "<|turn|>{{ m.role }}:{{ m.content }}{% endfor %}<|turn|>assistant:");
+    return Tokenizer::load(dir.path());
+  }
+
+  static ServerOptions with_defaults(ServerOptions options) {
+    options.http.hostname = "127.0.0.1";
+    options.http.port = 0;
+    options.max_input_length = 1000;
+    options.max_total_tokens = 1024;
+    return options;
+  }
+
+  ModelDir dir_;
+  Wakeup wakeup_;
+
+ public:
+  FakeEngine engine;
+  std::atomic<int> num_lists{0};  // look-ups of the adapter folder
+
+ private:
+  std::unique_ptr<Tokenizer> tokenizer_;
+  ChatTemplate chat_template_;
+
+ public:
+  Scheduler scheduler;
+  Server server;
+};
+
+}  // namespace shoal::test

@@ -1,0 +1,187 @@
+#include "server/validate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace shoal {
+
+namespace {
+
+// Below this a distribution is its argmax in float32 anyway, and dividing by it only makes infinities.
+constexpr float kGreedyTemperature = 1e-5F;
+constexpr std::size_t kMaxAdapterIdBytes = 512;
+
+ApiError invalid(std::string param, std::string message) {
+  return {.failure = Failure::kValidation, .message = std::move(message), .param = std::move(param)};
+}
+
+std::string lower(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+  return text;
+}
+
+bool names_adapter(const GenerateParameters& parameters) {
+  return parameters.adapter_id && !parameters.adapter_id->empty() && *parameters.adapter_id != "__base_model__";
+}
+
+std::string source_of(const GenerateParameters& parameters, const ServerOptions& options) {
+  return lower(parameters.adapter_source.value_or(options.default_adapter_source));
+}
+
+std::optional<ApiError> check_adapter(const GenerateParameters& parameters, const ServerOptions& options) {
+  if (!names_adapter(parameters)) return std::nullopt;
+  const std::string& id = *parameters.adapter_id;
+  if (id.size() > kMaxAdapterIdBytes) {
+    return invalid("adapter_id", fmt::format("`adapter_id` must be at most {} bytes long", kMaxAdapterIdBytes));
+  }
+  if (std::any_of(id.begin(), id.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; })) {
+    return invalid("adapter_id", "`adapter_id` must not hold control characters");
+  }
+  const std::string source = source_of(parameters, options);
+  const auto& served = options.adapter_sources;
+  if (std::find(served.begin(), served.end(), source) == served.end()) {
+    return ApiError{.failure = Failure::kAdapterInvalid,
+                    .message = fmt::format("adapter source '{}' is not served here", source),
+                    .param = "adapter_source"};
+  }
+  return std::nullopt;
+}
+
+// The float is finite and `in_range`.
+template <typename InRange>
+bool out_of_range(const std::optional<float>& value, InRange in_range) {
+  return value && !(std::isfinite(*value) && in_range(*value));
+}
+
+std::optional<ApiError> check_ranges(const GenerateParameters& p) {
+  if (out_of_range(p.temperature, [](float v) { return v >= 0.0F; })) {
+    return invalid("temperature", "`temperature` must be a finite number that is not negative");
+  }
+  if (out_of_range(p.repetition_penalty, [](float v) { return v > 0.0F; })) {
+    return invalid("repetition_penalty", "`repetition_penalty` must be strictly positive");
+  }
+  const auto is_penalty = [](float v) { return v >= -2.0F && v <= 2.0F; };
+  if (out_of_range(p.frequency_penalty, is_penalty)) {
+    return invalid("frequency_penalty", "`frequency_penalty` must be from -2.0 to 2.0");
+  }
+  if (out_of_range(p.presence_penalty, is_penalty)) {
+    return invalid("presence_penalty", "`presence_penalty` must be from -2.0 to 2.0");
+  }
+  if (out_of_range(p.top_p, [](float v) { return v > 0.0F && v <= 1.0F; })) {
+    return invalid("top_p", "`top_p` must be > 0.0 and <= 1.0");
+  }
+  if (out_of_range(p.typical_p, [](float v) { return v > 0.0F && v < 1.0F; })) {
+    return invalid("typical_p", "`typical_p` must be > 0.0 and < 1.0");
+  }
+  if (p.top_k && *p.top_k <= 0) return invalid("top_k", "`top_k` must be strictly positive");
+  if (p.return_k_alternatives) {
+    if (*p.return_k_alternatives <= 0) {
+      return invalid("return_k_alternatives", "`return_k_alternatives` must be strictly positive");
+    }
+    return invalid("return_k_alternatives", "`return_k_alternatives` is not served");
+  }
+  return std::nullopt;
+}
+
+std::optional<ApiError> check_counts(const GenerateParameters& p, const ServerOptions& options) {
+  if (p.max_new_tokens && *p.max_new_tokens <= 0) {
+    return invalid(p.max_new_tokens_name, fmt::format("`{}` must be strictly positive", p.max_new_tokens_name));
+  }
+  if (static_cast<std::int64_t>(p.stop.size()) > options.max_stop_sequences) {
+    return invalid("stop", fmt::format("`stop` may hold at most {} sequences, given: {}", options.max_stop_sequences,
+                                       p.stop.size()));
+  }
+  if (std::any_of(p.stop.begin(), p.stop.end(), [](const std::string& text) { return text.empty(); })) {
+    return invalid("stop", "`stop` must not hold an empty sequence");
+  }
+  if (p.truncate && (*p.truncate == 0 || *p.truncate > static_cast<std::uint64_t>(options.max_input_length))) {
+    return invalid("truncate",
+                   fmt::format("`truncate` must be from 1 to {}, given: {}", options.max_input_length, *p.truncate));
+  }
+  return std::nullopt;
+}
+
+bool samples(const GenerateParameters& p) {
+  const float temperature = p.temperature.value_or(1.0F);
+  if (temperature < kGreedyTemperature) return false;
+  return p.do_sample || temperature != 1.0F || p.top_k || p.top_p.value_or(1.0F) < 1.0F ||
+         p.typical_p.value_or(1.0F) < 1.0F;
+}
+
+SamplingParams make_sampling(const GenerateParameters& p, std::int64_t vocab_size, std::uint64_t random_seed) {
+  SamplingParams sampling;
+  sampling.repetition_penalty = p.repetition_penalty.value_or(1.0F);
+  sampling.frequency_penalty = p.frequency_penalty.value_or(0.0F);
+  sampling.presence_penalty = p.presence_penalty.value_or(0.0F);
+  sampling.greedy = !samples(p);
+  if (sampling.greedy) return sampling;
+  sampling.temperature = p.temperature.value_or(1.0F);
+  sampling.top_p = p.top_p.value_or(1.0F);
+  sampling.typical_p = p.typical_p.value_or(1.0F);
+  if (p.top_k) sampling.top_k = static_cast<std::int32_t>(std::min<std::int64_t>(*p.top_k, vocab_size));
+  sampling.seed = p.seed.value_or(random_seed);
+  return sampling;
+}
+
+}  // namespace
+
+std::optional<ApiError> check_values(const GenerateParameters& parameters, const ServerOptions& options) {
+  if (auto error = check_adapter(parameters, options)) return error;
+  if (parameters.best_of && *parameters.best_of != 1) {
+    return invalid("best_of", "`best_of` other than 1 is not served");
+  }
+  if (!parameters.unserved.empty()) {
+    return invalid(parameters.unserved, fmt::format("`{}` is not served", parameters.unserved));
+  }
+  if (auto error = check_ranges(parameters)) return error;
+  return check_counts(parameters, options);
+}
+
+Parsed<PreparedRequest> prepare_request(const GenerateParameters& parameters, std::vector<std::int64_t> prompt_ids,
+                                        const ServerOptions& options, std::int64_t vocab_size,
+                                        std::uint64_t random_seed) {
+  if (parameters.truncate && prompt_ids.size() > *parameters.truncate) {
+    prompt_ids.erase(prompt_ids.begin(), prompt_ids.end() - static_cast<std::ptrdiff_t>(*parameters.truncate));
+  }
+  const auto num_prompt_tokens = static_cast<std::int64_t>(prompt_ids.size());
+  if (num_prompt_tokens == 0) return invalid("inputs", "the prompt holds no token");
+  for (const std::int64_t id : prompt_ids) {
+    if (id < 0 || id >= vocab_size) return invalid("prompt", fmt::format("token id {} is not in the vocabulary", id));
+  }
+  const std::int64_t limit = options.max_total_tokens;
+  const std::int64_t max_new_tokens =
+      parameters.max_new_tokens.value_or(std::max<std::int64_t>(limit - num_prompt_tokens, 1));
+  if (num_prompt_tokens + max_new_tokens > limit) {
+    return invalid(parameters.max_new_tokens_name,
+                   fmt::format("prompt tokens + `{}` must be <= {}, given: {} prompt tokens and {} new ones",
+                               parameters.max_new_tokens_name, limit, num_prompt_tokens, max_new_tokens));
+  }
+  if (num_prompt_tokens > options.max_input_length) {
+    return invalid("inputs", fmt::format("the prompt must have at most {} tokens, given: {}", options.max_input_length,
+                                         num_prompt_tokens));
+  }
+  PreparedRequest prepared;
+  Request& request = prepared.request;
+  request.prompt_ids = std::move(prompt_ids);
+  request.max_new_tokens = max_new_tokens;
+  request.sampling = make_sampling(parameters, vocab_size, random_seed);
+  request.stop = parameters.stop;
+  request.ignore_eos = parameters.ignore_eos_token;
+  if (names_adapter(parameters)) {
+    request.adapter = AdapterKey{.source = source_of(parameters, options), .id = *parameters.adapter_id};
+  }
+  prepared.info.prompt_tokens = num_prompt_tokens;
+  prepared.info.max_new_tokens = max_new_tokens;
+  if (!request.sampling.greedy) prepared.info.seed = request.sampling.seed;
+  prepared.info.adapter = request.adapter;
+  return prepared;
+}
+
+std::int64_t count_characters(std::string_view utf8) {
+  return std::count_if(utf8.begin(), utf8.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
+}
+
+}  // namespace shoal

@@ -1,0 +1,45 @@
+// Checks the values of a request in LoRAX's order and makes the scheduler's Request of it. Used by the generate
+// endpoints.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "scheduler/request.h"
+#include "server/parse_request.h"
+#include "server/server_options.h"
+
+namespace shoal {
+
+// What headers, responses and metrics tell about a request.
+struct GenerationInfo {
+  std::chrono::steady_clock::time_point received;
+  std::chrono::steady_clock::time_point validated;
+  std::int64_t prompt_characters = 0;  // Unicode scalars
+  std::int64_t prompt_tokens = 0;
+  std::int64_t max_new_tokens = 0;
+  std::optional<std::uint64_t> seed;  // only of a request that samples
+  std::optional<AdapterKey> adapter;
+};
+
+struct PreparedRequest {
+  Request request;
+  GenerationInfo info;
+};
+
+// Everything that needs no tokens: adapter, ranges, counts.
+std::optional<ApiError> check_values(const GenerateParameters& parameters, const ServerOptions& options);
+
+// Truncates, checks lengths and fills the request. `parameters` have passed check_values; `random_seed` is used when
+// they name none.
+Parsed<PreparedRequest> prepare_request(const GenerateParameters& parameters, std::vector<std::int64_t> prompt_ids,
+                                        const ServerOptions& options, std::int64_t vocab_size,
+                                        std::uint64_t random_seed);
+
+std::int64_t count_characters(std::string_view utf8);
+
+}  // namespace shoal
