@@ -1,0 +1,279 @@
+// `shoal bench`: decode and prefill speed of a model or of a config with random weights, beside the rates of the
+// machine measured in the same run.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "cli/bench_adapters.h"
+#include "cli/commands.h"
+#include "cli/session.h"
+#include "core/block_size.h"
+#include "core/log.h"
+#include "probe.h"
+
+namespace shoal {
+namespace {
+
+struct BenchOptions {
+  ModelOptions model;
+  std::string config;
+  std::string batches = "1,8,32";
+  std::int64_t context = 512;
+  std::int64_t prompt_len = 2048;
+  std::int64_t new_tokens = 16;
+  std::int64_t chunk = 512;
+  std::int64_t repeat = 5;
+  std::int64_t adapters = 0;
+  std::int64_t rank = 16;
+  std::string targets = "all";
+  std::string json_path;
+};
+
+// Seconds, as a median with its spread.
+struct Timing {
+  double median = 0.0, fastest = 0.0, slowest = 0.0;
+};
+
+Timing summarize(std::vector<double> samples) {
+  std::sort(samples.begin(), samples.end());
+  return {.median = samples[samples.size() / 2], .fastest = samples.front(), .slowest = samples.back()};
+}
+
+class BenchRun {
+ public:
+  BenchRun(const BenchOptions& options, Session& session, std::vector<std::int32_t> adapters)
+      : options_(options), engine_(session.engine()), adapters_(std::move(adapters)) {
+    for (std::int32_t target = 0; target < engine_.lora_targets().size(); ++target) {
+      const LoraTarget& linear = engine_.lora_targets().at(target);
+      const auto elements = static_cast<double>(linear.in_features * linear.out_features);
+      linear_elements_ += elements;
+      if (linear.path == "lm_head") head_elements_ = elements;
+    }
+  }
+
+  // Bytes of weights that one step reads: every linear layer and the head once.
+  double weight_bytes() const {
+    return linear_elements_ * static_cast<double>(dtype_bytes(*dtype_from_name(engine_.info().dtype)));
+  }
+  double cache_bytes_per_token() const {
+    return static_cast<double>(engine_.kv_cache_bytes()) / static_cast<double>(engine_.info().num_blocks * kBlockSize);
+  }
+  // Of the linear layers of a prompt; only its last token reads the head. Attention adds 4 * width * keys a token.
+  double prefill_flop(std::int64_t tokens) const {
+    const ModelInfo& model = engine_.model_info();
+    const auto n = static_cast<double>(tokens);
+    const auto width = static_cast<double>(model.heads * model.head_dim);
+    return 2 * (linear_elements_ - head_elements_) * n + 2 * head_elements_ +
+           static_cast<double>(model.num_layers) * 4 * width * n * (n + 1) / 2;
+  }
+
+  Timing time_prefill() {
+    std::vector<double> samples;
+    for (std::int64_t run = 0; run <= options_.repeat; ++run) {
+      const double seconds = prefill(options_.prompt_len);
+      if (run > 0) samples.push_back(seconds);
+    }
+    return summarize(std::move(samples));
+  }
+
+  // Steps of `batch` sequences that each hold `context` tokens.
+  Timing time_decode(std::int64_t batch) {
+    fill_context(batch);
+    std::vector<double> samples;
+    for (std::int64_t step = -2; step < options_.new_tokens * options_.repeat; ++step) {
+      plan_.clear();
+      for (std::int64_t i = 0; i < batch; ++i) add_decode_row(i);
+      const auto start = std::chrono::steady_clock::now();
+      engine_.step(plan_);
+      const std::chrono::duration<double> elapsed_s = std::chrono::steady_clock::now() - start;
+      if (step >= 0) samples.push_back(elapsed_s.count());  // two steps warm up
+    }
+    return summarize(std::move(samples));
+  }
+
+ private:
+  std::int64_t blocks_per_sequence() const { return blocks_for_tokens(options_.context + 1); }
+
+  double prefill(std::int64_t tokens) {
+    const auto start = std::chrono::steady_clock::now();
+    for (std::int64_t done = 0; done < tokens; done += options_.chunk) {
+      const std::int64_t piece = std::min(options_.chunk, tokens - done);
+      plan_.clear();
+      plan_.sequences.push_back({.query_length = static_cast<std::int32_t>(piece),
+                                 .cached_length = static_cast<std::int32_t>(done),
+                                 .num_blocks = static_cast<std::int32_t>(blocks_for_tokens(done + piece)),
+                                 .adapter = adapters_.empty() ? -1 : adapters_[0],
+                                 .logit_rows = done + piece == tokens ? 1 : 0});
+      for (std::int64_t i = 0; i < piece; ++i) plan_.input_ids.push_back((done + i) * 31 % engine_.info().vocab_size);
+      for (std::int64_t i = 0; i < blocks_for_tokens(done + piece); ++i) {
+        plan_.block_ids.push_back(static_cast<std::int32_t>(i));
+      }
+      engine_.step(plan_);
+    }
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+
+  // One real context, copied for every other sequence: reading it costs what reading different ones costs.
+  void fill_context(std::int64_t batch) {
+    prefill(options_.context);
+    plan_.clear();
+    for (std::int64_t i = 1; i < batch; ++i) {
+      for (std::int64_t block = 0; block < blocks_per_sequence(); ++block) {
+        plan_.copy_blocks.push_back({.from = static_cast<std::int32_t>(block),
+                                     .to = static_cast<std::int32_t>(i * blocks_per_sequence() + block)});
+      }
+    }
+    add_decode_row(0);
+    engine_.step(plan_);
+  }
+
+  void add_decode_row(std::int64_t row) {
+    const auto blocks = blocks_per_sequence();
+    plan_.sequences.push_back(
+        {.state_slot = static_cast<std::int32_t>(row),
+         .input_begin = static_cast<std::int64_t>(plan_.input_ids.size()),
+         .query_length = 1,
+         .cached_length = static_cast<std::int32_t>(options_.context),
+         .block_begin = static_cast<std::int64_t>(plan_.block_ids.size()),
+         .num_blocks = static_cast<std::int32_t>(blocks),
+         .adapter = adapters_.empty() ? -1 : adapters_[static_cast<std::size_t>(row) % adapters_.size()],
+         .logit_rows = 1});
+    plan_.input_ids.push_back(row % engine_.info().vocab_size);
+    for (std::int64_t block = 0; block < blocks; ++block) {
+      plan_.block_ids.push_back(static_cast<std::int32_t>(row * blocks + block));
+    }
+  }
+
+  const BenchOptions& options_;
+  ModelEngine& engine_;
+  std::vector<std::int32_t> adapters_;
+  double linear_elements_ = 0.0;
+  double head_elements_ = 0.0;
+  StepPlan plan_;
+};
+
+nlohmann::json timing_json(const Timing& timing) {
+  return {{"median_s", timing.median}, {"fastest_s", timing.fastest}, {"slowest_s", timing.slowest}};
+}
+
+nlohmann::json decode_json(BenchRun& run, const BenchOptions& options, const MachineRates& rates, std::int64_t batch,
+                           double adapter_bytes) {
+  const Timing timing = run.time_decode(batch);
+  const auto sequences = static_cast<double>(batch);
+  const double bytes = run.weight_bytes() + adapter_bytes +
+                       sequences * static_cast<double>(options.context) * run.cache_bytes_per_token();
+  const double gb_s = bytes / timing.median / 1e9;
+  fmt::print(
+      "decode batch {:>3}   {:>9.2f} ms  ({:.2f} - {:.2f})  {:>8.1f} tokens/s  {:>6.2f} GB/s  {:>5.1f} % of read\n",
+      batch, timing.median * 1e3, timing.fastest * 1e3, timing.slowest * 1e3, sequences / timing.median, gb_s,
+      100 * gb_s / rates.read_gb_s);
+  nlohmann::json json = timing_json(timing);
+  json.update({{"batch", batch},
+               {"context", options.context},
+               {"tokens_per_s", sequences / timing.median},
+               {"bytes", bytes},
+               {"gb_per_s", gb_s},
+               {"share_of_read", gb_s / rates.read_gb_s}});
+  return json;
+}
+
+nlohmann::json prefill_json(BenchRun& run, const BenchOptions& options, const MachineRates& rates) {
+  const Timing timing = run.time_prefill();
+  const double gflop_s = run.prefill_flop(options.prompt_len) / timing.median / 1e9;
+  const double share = rates.matrix_gflop_s > 0 ? gflop_s / rates.matrix_gflop_s : 0.0;
+  fmt::print(
+      "prefill {:>6}     {:>9.2f} ms  ({:.2f} - {:.2f})  {:>8.1f} tokens/s  {:>6.1f} GFLOP/s  {:>5.1f} % of {}\n",
+      options.prompt_len, timing.median * 1e3, timing.fastest * 1e3, timing.slowest * 1e3,
+      static_cast<double>(options.prompt_len) / timing.median, gflop_s, 100 * share, rates.matrix_dtype);
+  nlohmann::json json = timing_json(timing);
+  json.update({{"prompt_len", options.prompt_len},
+               {"tokens_per_s", static_cast<double>(options.prompt_len) / timing.median},
+               {"gflop_per_s", gflop_s},
+               {"share_of_matrix_rate", share}});
+  return json;
+}
+
+int run_bench(BenchOptions& options) {
+  init_logging(options.model.log_level, LogFormat::kText);
+  if (!options.config.empty()) options.model.model_id = options.config;
+  const std::vector<std::int64_t> batches = parse_numbers("--batch", options.batches);
+  const std::int64_t largest_batch = std::max<std::int64_t>(1, *std::max_element(batches.begin(), batches.end()));
+  const MachineRates rates = probe_machine(
+      options.model.threads > 0 ? options.model.threads : static_cast<int>(std::thread::hardware_concurrency()));
+  fmt::print("machine: read {:.1f} GB/s, {} product {:.1f} GFLOP/s\n", rates.read_gb_s, rates.matrix_dtype,
+             rates.matrix_gflop_s);
+  PathSource source;
+  EngineOptions sizes;
+  sizes.min_served_positions = std::max(options.prompt_len, options.context + 1);
+  sizes.min_cache_tokens =
+      std::max(blocks_for_tokens(options.prompt_len), largest_batch * blocks_for_tokens(options.context + 1)) *
+      kBlockSize;
+  sizes.max_step_tokens = options.chunk;
+  sizes.max_sequences = largest_batch;
+  sizes.adapters.budget_bytes = std::int64_t{1} << 40;
+  Session session(options.model, source, sizes);
+  const BenchAdapters adapters(session, {.count = options.adapters, .rank = options.rank, .targets = options.targets});
+  BenchRun run(options, session, adapters.slots());
+  fmt::print("{}: {}, {} weights, {:.3f} GB read a step, {} adapters of rank {} on {}\n", options.model.model_id,
+             session.engine().info().device, session.engine().info().dtype, run.weight_bytes() / 1e9, options.adapters,
+             options.rank, options.targets);
+
+  nlohmann::json json = {{"model", options.model.model_id},
+                         {"device", session.engine().info().device},
+                         {"dtype", session.engine().info().dtype},
+                         {"threads", session.pool().num_threads()},
+                         {"adapters", options.adapters},
+                         {"rank", options.rank},
+                         {"targets", options.targets},
+                         {"read_gb_per_s", rates.read_gb_s},
+                         {"matrix_gflop_per_s", rates.matrix_gflop_s},
+                         {"matrix_dtype", rates.matrix_dtype},
+                         {"decode", nlohmann::json::array()}};
+  for (const std::int64_t batch : batches) {
+    json["decode"].push_back(decode_json(run, options, rates, batch, adapters.bytes_read(batch)));
+  }
+  if (options.prompt_len > 0) json["prefill"] = prefill_json(run, options, rates);
+  if (!options.json_path.empty()) std::ofstream(options.json_path) << json.dump(2) << '\n';
+  return 0;
+}
+
+}  // namespace
+
+Command add_bench_command(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("bench", "decode and prefill speed beside the machine's own rates");
+  auto options = std::make_shared<BenchOptions>();
+  options->model.log_level = "warn";
+  options->model.add_to(*command);
+  command->add_option("--config", options->config, "config.json alone, with --load-format dummy");
+  command->add_option("--batch", options->batches, "batch sizes of decode")->capture_default_str();
+  command->add_option("--context", options->context, "tokens that each sequence of a decode step holds")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--prompt-len", options->prompt_len, "tokens of the prefill; 0 leaves it out")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_option("--new-tokens", options->new_tokens, "decode steps of one repeat")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--chunk", options->chunk, "tokens of one prefill step")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--repeat", options->repeat, "repeats behind each median")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--adapters", options->adapters, "different random adapters, spread over the batch")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_option("--rank", options->rank, "of these adapters")->check(CLI::Range(1, 256))->capture_default_str();
+  command->add_option("--targets", options->targets, "all linear layers but the head, or qkv")
+      ->check(CLI::IsMember({"all", "qkv"}))
+      ->capture_default_str();
+  command->add_option("--json", options->json_path, "file for the figures");
+  return [options] { return run_bench(*options); };
+}
+
+}  // namespace shoal

@@ -1,0 +1,231 @@
+// `shoal serve`: the HTTP server over one model.
+#include <fmt/core.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <cstdlib>
+#include <memory>
+#include <thread>
+
+#include "cli/commands.h"
+#include "cli/session.h"
+#include "core/log.h"
+#include "hub/local_source.h"
+#include "server/server.h"
+
+namespace shoal {
+namespace {
+
+constexpr std::int64_t kDefaultContext = 4096;
+constexpr std::chrono::seconds kDrainLimit{90};
+
+// Waits for SIGTERM and SIGINT on a thread of its own; all other threads have them blocked. Before serving begins the
+// first one ends the process, then it asks for a drain, and one more ends the process at once.
+class SignalWatch {
+ public:
+  SignalWatch() {
+    sigemptyset(&signals_);
+    for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) sigaddset(&signals_, signal);
+    pthread_sigmask(SIG_BLOCK, &signals_, nullptr);
+    thread_ = std::thread([this] { watch(); });
+  }
+  ~SignalWatch() {
+    stopping_.store(true);
+    pthread_kill(thread_.native_handle(), SIGUSR1);
+    thread_.join();
+  }
+  SignalWatch(const SignalWatch&) = delete;
+  SignalWatch& operator=(const SignalWatch&) = delete;
+
+  void wait_for_drain() {
+    serving_.store(true);
+    drain_.wait();
+  }
+
+ private:
+  void watch() {
+    for (;;) {
+      int signal = 0;
+      sigwait(&signals_, &signal);
+      if (stopping_.load()) return;
+      if (signal == SIGUSR1) continue;
+      if (!serving_.load() || draining_) std::_Exit(0);
+      draining_ = true;
+      drain_.notify();
+    }
+  }
+
+  sigset_t signals_{};
+  std::atomic<bool> serving_{false};
+  std::atomic<bool> stopping_{false};
+  bool draining_ = false;  // of watch() alone
+  Wakeup drain_;
+  std::thread thread_;
+};
+
+struct ServeOptions {
+  ModelOptions model;
+  ServerOptions server;
+  std::string hostname = "0.0.0.0";
+  int port = 3000;
+  std::int64_t max_input_length = 0;
+  std::int64_t max_total_tokens = 0;
+  std::int64_t max_batch_prefill_tokens = 0;
+  std::int64_t max_sequences = 256;
+  std::int64_t max_active_adapters = 1024;
+  std::string adapter_memory = "1GiB";
+  std::string tokenizer_config_path;
+  bool json_output = false;
+};
+
+void add_limits(CLI::App& command, ServeOptions& options) {
+  command.add_option("--max-concurrent-requests", options.server.max_concurrent_requests, "beyond: 429")
+      ->envname("MAX_CONCURRENT_REQUESTS")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command.add_option("--max-stop-sequences", options.server.max_stop_sequences, "stop strings of one request")
+      ->envname("MAX_STOP_SEQUENCES")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command.add_option("--max-input-length", options.max_input_length, "prompt tokens (default: max-total-tokens - 1)")
+      ->envname("MAX_INPUT_LENGTH")
+      ->check(CLI::PositiveNumber);
+  command
+      .add_option("--max-total-tokens", options.max_total_tokens,
+                  "prompt and answer (default: the model's positions, 4096 at most)")
+      ->envname("MAX_TOTAL_TOKENS")
+      ->check(CLI::PositiveNumber);
+  command
+      .add_option("--max-batch-prefill-tokens", options.max_batch_prefill_tokens,
+                  "tokens of one step; longer prompts run in chunks (default: 512 on the CPU)")
+      ->envname("MAX_BATCH_PREFILL_TOKENS")
+      ->check(CLI::PositiveNumber);
+  command.add_option("--max-batch-size", options.max_sequences, "sequences of one step")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  command.add_option("--max-active-adapters", options.max_active_adapters, "adapters in memory")
+      ->envname("MAX_ACTIVE_ADAPTERS")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command.add_option("--adapter-memory", options.adapter_memory, "bytes of adapters in memory")->capture_default_str();
+}
+
+struct Limits {
+  std::int64_t max_input_length = 0;
+  std::int64_t max_total_tokens = 0;
+};
+
+// Lengths that were not given follow the model; those that were must fit it and each other.
+Limits resolve_limits(const ServeOptions& options, const ModelInfo& model) {
+  Limits limits;
+  limits.max_total_tokens =
+      options.max_total_tokens > 0 ? options.max_total_tokens : std::min(model.max_positions, kDefaultContext);
+  if (model.position_limit == PositionLimit::kTable && limits.max_total_tokens > model.max_positions) {
+    throw UsageError(fmt::format("--max-total-tokens is {}, the model's position table holds {}",
+                                 limits.max_total_tokens, model.max_positions));
+  }
+  limits.max_input_length = options.max_input_length > 0 ? options.max_input_length : limits.max_total_tokens - 1;
+  if (limits.max_input_length >= limits.max_total_tokens) {
+    throw UsageError(fmt::format("--max-input-length is {}, expected less than the {} of --max-total-tokens",
+                                 limits.max_input_length, limits.max_total_tokens));
+  }
+  return limits;
+}
+
+// The tokenizer may leave rows of the vocabulary unused, never the reverse.
+void check_vocabulary(const Tokenizer& tokenizer, const ModelInfo& model) {
+  if (tokenizer.vocab_size() > model.vocab) {
+    throw StartError(
+        fmt::format("the tokenizer has {} ids, the model's vocabulary only {}", tokenizer.vocab_size(), model.vocab));
+  }
+  if (tokenizer.vocab_size() < model.vocab) {
+    spdlog::info("the tokenizer has {} ids of a vocabulary of {}: the others are never sampled", tokenizer.vocab_size(),
+                 model.vocab);
+  }
+}
+
+// Ends admission, lets streams finish, then closes.
+void drain(Server& server, Scheduler& scheduler) {
+  spdlog::info("draining: streams that run may finish, a second signal ends them");
+  server.set_ready(false);
+  if (!scheduler.drain(std::chrono::duration_cast<std::chrono::milliseconds>(kDrainLimit))) {
+    spdlog::warn("some streams did not finish in {} s", kDrainLimit.count());
+  }
+  server.stop(std::chrono::seconds(5));
+}
+
+int run_serve(ServeOptions& options) {
+  init_logging(options.model.log_level, options.json_output ? LogFormat::kJson : LogFormat::kText);
+  if (options.model.model_id.empty()) throw UsageError("--model-id is missing");
+  SignalWatch signals;
+  std::signal(SIGPIPE, SIG_IGN);
+  const std::unique_ptr<Tokenizer> tokenizer = Tokenizer::load(options.model.model_id);
+  const ChatTemplate chat_template = ChatTemplate::load(options.model.model_id, options.tokenizer_config_path);
+  const ModelInfo model = read_model_info(ConfigReader::from_file(options.model.model_id + "/config.json"));
+  check_vocabulary(*tokenizer, model);
+  const Limits limits = resolve_limits(options, model);
+
+  LocalSource source{std::filesystem::path(options.model.adapter_dir)};
+  EngineOptions sizes;
+  sizes.served_positions = limits.max_total_tokens;
+  sizes.vocab_limit = tokenizer->vocab_size();
+  sizes.max_step_tokens = options.max_batch_prefill_tokens > 0 ? options.max_batch_prefill_tokens : 512;
+  sizes.max_sequences = std::min(options.max_sequences, sizes.max_step_tokens);
+  sizes.show_progress = true;
+  sizes.adapters.max_adapters = options.max_active_adapters;
+  sizes.adapters.budget_bytes = parse_bytes("--adapter-memory", options.adapter_memory);
+  Session session(options.model, source, sizes);
+  ModelEngine& engine = session.engine();
+  const EngineInfo& info = engine.info();
+  spdlog::info("{} on {}: {} weights, {:.2f} GiB cache of {} tokens, steps of up to {} tokens", info.model_family,
+               info.device, info.dtype, static_cast<double>(engine.kv_cache_bytes()) / 0x1p30,
+               info.num_blocks * kBlockSize, info.max_step_tokens);
+
+  Scheduler scheduler(engine, session.wakeup(), tokenizer.get(),
+                      {.max_batch_prefill_tokens = info.max_step_tokens,
+                       .max_concurrent_requests = options.server.max_concurrent_requests,
+                       .max_total_tokens = limits.max_total_tokens,
+                       .block_order = block_order_from_environment()});
+  options.server.http.hostname = options.hostname;
+  options.server.http.port = options.port;
+  options.server.version = SHOAL_VERSION;
+  options.server.max_input_length = limits.max_input_length;
+  options.server.max_total_tokens = limits.max_total_tokens;
+  options.server.max_batch_total_tokens = info.num_blocks * kBlockSize;
+  Server server(options.server, {.scheduler = scheduler,
+                                 .tokenizer = *tokenizer,
+                                 .chat_template = chat_template.has_template() ? &chat_template : nullptr,
+                                 .engine = info,
+                                 .model_id = options.model.model_id,
+                                 .list_adapters = [&source] { return source.list(); },
+                                 .num_loaded_adapters = [&engine] { return engine.num_loaded_adapters(); }});
+  signals.wait_for_drain();
+  drain(server, scheduler);
+  return 0;
+}
+
+}  // namespace
+
+Command add_serve_command(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("serve", "the HTTP server");
+  auto options = std::make_shared<ServeOptions>();
+  options->model.add_to(*command);
+  command->add_option("--hostname", options->hostname, "address to listen on")->capture_default_str();
+  command->add_option("-p,--port", options->port, "port; 0 takes any free one")
+      ->envname("PORT")
+      ->check(CLI::Range(0, 65535))
+      ->capture_default_str();
+  command
+      ->add_option("--tokenizer-config-path", options->tokenizer_config_path,
+                   "file to read in place of the model's tokenizer_config.json")
+      ->envname("TOKENIZER_CONFIG_PATH");
+  command->add_option("--api-key", options->server.api_key, "bearer token that every generation must carry")
+      ->envname("API_KEY");
+  command->add_flag("--json-output", options->json_output, "log in JSON")->envname("JSON_OUTPUT");
+  add_limits(*command, *options);
+  return [options] { return run_serve(*options); };
+}
+
+}  // namespace shoal

@@ -1,0 +1,43 @@
+// Session: everything that a command needs to run a model, built from its flags in the right order. Used by the
+// commands of this folder.
+#pragma once
+
+#include <memory>
+
+#include "cli/options.h"
+#include "core/thread_pool.h"
+#include "engine/model_engine.h"
+#include "ops/backends.h"
+
+namespace shoal {
+
+// Adapters that the command line names by folder; whoever starts the program may read what they can read.
+class PathSource final : public AdapterSource {
+ public:
+  Result<std::filesystem::path> fetch(const AdapterKey& key) override;
+};
+
+class Session {
+ public:
+  // `source` outlives the session. `sizes` carries what a command decides itself: positions, step and cache sizes.
+  Session(const ModelOptions& options, AdapterSource& source, EngineOptions sizes);
+
+  ModelEngine& engine() { return *engine_; }
+  Wakeup& wakeup() { return wakeup_; }
+  ThreadPool& pool() { return *pool_; }
+
+  // Loads an adapter and waits for it; StartError when it is refused.
+  AdapterHandle acquire_adapter(const AdapterKey& key);
+
+ private:
+  std::unique_ptr<ThreadPool> pool_;
+  std::unique_ptr<Backend> backend_;
+  Wakeup wakeup_;
+  std::unique_ptr<ModelEngine> engine_;
+};
+
+// The kernel set that SHOAL_ISA forces, else the fastest that the processor has. UsageError for an unknown or absent
+// one.
+CpuIsa isa_from_environment();
+
+}  // namespace shoal
