@@ -1,0 +1,74 @@
+# One word for each thing to do; every target sets up what it needs (tools/setup.sh). `make help` lists them.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+CACHE := $(or $(SHOAL_CACHE),$(HOME)/.cache/shoal)
+JOBS ?= $(shell nproc)
+PYTHON = $$(tools/setup.sh --python)
+
+# Hits in any checkout: paths are hashed relative to this folder.
+export CCACHE_DIR ?= $(CACHE)/ccache
+export CCACHE_BASEDIR := $(CURDIR)
+export CCACHE_NOHASHDIR := 1
+export CCACHE_MAXSIZE := 5G
+export SHOAL_CACHE := $(CACHE)
+# The crates take minutes and do not differ between build folders.
+CARGO_PINS := $(shell sha256sum rust/text/Cargo.lock 2>/dev/null | cut -c1-12)
+CONFIGURE = -DSHOAL_CARGO_TARGET_DIR=$(CACHE)/cargo-$(CARGO_PINS) -DSHOAL_PYTHON=$(PYTHON)
+
+.PHONY: help setup setup-lint demo test build bench lint format format-check layers asan tsan fuzz clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
+
+setup: ## packages and the Python environment, where they are missing
+	@tools/setup.sh
+
+setup-lint:
+	@tools/setup.sh lint
+
+build: setup ## build/shoal
+	cmake --preset release $(CONFIGURE)
+	cmake --build --preset release -j $(JOBS) --target shoal
+
+demo: build ## chat with a real small model: several streams, one batch
+	model=$$($(PYTHON) tools/fetch_smollm2.py) && $(PYTHON) tools/demo.py "$$model"
+
+test: setup ## build everything, run every test, say what was skipped
+	cmake --preset release $(CONFIGURE)
+	cmake --build --preset release -j $(JOBS)
+	$(PYTHON) tools/run_tests.py --build-dir build
+
+bench: build ## decode and prefill on the four families, against the rates of this machine
+	tools/bench.sh
+
+lint: setup-lint layers ## clang-tidy with our allow-list, on what changed since it last passed
+	cmake --preset release $(CONFIGURE)
+	cmake --build --preset release -j $(JOBS)
+	$(PYTHON) tools/lint.py --build-dir build
+
+layers: ## which room includes which
+	python3 tools/check_layers.py
+
+format: setup-lint ## clang-format, in place
+	git ls-files --cached --others --exclude-standard '*.h' '*.cc' '*.inl' '*.cu' | xargs -r clang-format-19 -i
+
+format-check: setup-lint
+	git ls-files --cached --others --exclude-standard '*.h' '*.cc' '*.inl' '*.cu' | xargs -r clang-format-19 --dry-run --Werror
+
+asan: setup ## unit and parity tests under AddressSanitizer and UBSan
+	cmake --preset asan $(CONFIGURE)
+	cmake --build --preset asan -j $(JOBS)
+	$(PYTHON) tools/run_tests.py --build-dir build-asan --labels 'unit|per_isa|parity'
+
+tsan: setup ## unit tests of the threaded rooms under ThreadSanitizer
+	cmake --preset tsan $(CONFIGURE)
+	cmake --build --preset tsan -j $(JOBS) --target $(TSAN_ROOMS:%=shoal_%_test)
+	$(PYTHON) tools/run_tests.py --build-dir build-tsan --names '$(TSAN_ROOMS)'
+TSAN_ROOMS := core text scheduler engine server
+
+fuzz: setup-lint ## long runs of the fuzz targets (clang, libFuzzer)
+	tools/fuzz.sh
+
+clean: ## drop the build folders (caches stay)
+	rm -rf build build-dev build-asan build-tsan build-fuzz

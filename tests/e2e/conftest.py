@@ -1,0 +1,138 @@
+"""Fixtures: a tiny model, and `shoal serve` on it. SHOAL_BINARY names the binary (default: build/shoal)."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import requests
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import make_tiny_model  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[2]
+BINARY = Path(os.environ.get("SHOAL_BINARY", ROOT / "build" / "shoal"))
+ADAPTERS = [f"tenant-{i}" if i < 6 else f"org/tenant-{i}" for i in range(8)]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Server:
+    """A running `shoal serve`."""
+
+    def __init__(self, folder: Path, *flags: str, env: dict | None = None):
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        command = [str(BINARY), "serve", "--model-id", str(folder / "model"), "--adapter-dir",
+                   str(folder / "adapters"), "--hostname", "127.0.0.1", "--port", str(self.port), *flags]
+        self.log = open(folder / f"server-{self.port}.log", "w+")
+        self.process = subprocess.Popen(command, stderr=self.log, stdout=self.log, env={**os.environ, **(env or {})})
+        self.wait_ready()
+
+    def wait_ready(self) -> None:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                raise RuntimeError(f"shoal serve ended with {self.process.returncode}:\n{self.logged()}")
+            try:
+                if requests.get(self.url + "/health", timeout=1).status_code == 200:
+                    return
+            except requests.RequestException:
+                pass
+            time.sleep(0.05)
+        raise RuntimeError("shoal serve is not ready after a minute:\n" + self.logged())
+
+    def logged(self) -> str:
+        self.log.flush()
+        return Path(self.log.name).read_text()
+
+    def metric(self, name: str) -> float:
+        text = requests.get(self.url + "/metrics", timeout=10).text
+        found = re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
+        assert found, f"no metric {name} in:\n{text}"
+        return float(found.group(1))
+
+    def status(self, key: str) -> int:
+        """A number of /proc/PID/status."""
+        text = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.search(rf"^{key}:\s+(\d+)", text, re.MULTILINE).group(1))
+
+    def wait_idle(self, seconds: float = 10) -> None:
+        deadline = time.monotonic() + seconds
+        busy = {}
+        while time.monotonic() < deadline:
+            busy = {name: self.metric(name) for name in ("shoal_queued", "shoal_running", "shoal_used_blocks")}
+            if not any(busy.values()):
+                return
+            time.sleep(0.05)
+        raise AssertionError(f"still busy: {busy}")
+
+    def generate(self, inputs: str, **parameters) -> dict:
+        body = {"inputs": inputs, "parameters": {"details": True, **parameters}}
+        response = requests.post(self.url + "/generate", json=body, timeout=60)
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    def token_ids(self, inputs: str, **parameters) -> list[int]:
+        return [token["id"] for token in self.generate(inputs, **parameters)["details"]["tokens"]]
+
+    def terminate(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+
+    def stop(self) -> int:
+        if self.process.poll() is None:
+            self.terminate()
+            try:
+                self.process.wait(20)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        self.log.close()
+        return self.process.returncode
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory) -> Path:
+    if not BINARY.exists():
+        pytest.fail(f"{BINARY} is not built")
+    folder = tmp_path_factory.mktemp("tiny")
+    make_tiny_model.main(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def server(tiny_folder):
+    running = Server(tiny_folder)
+    yield running
+    assert running.process.poll() is None, "the server died during the tests:\n" + running.logged()
+    assert running.stop() == 0
+
+
+@pytest.fixture
+def own_server(tiny_folder):
+    """Starts servers that the test may harm: `own_server("--flag", ...)`."""
+    started = []
+
+    def start(*flags: str, **options) -> Server:
+        started.append(Server(tiny_folder, *flags, **options))
+        return started[-1]
+
+    yield start
+    for running in started:
+        running.stop()
+
+
+def event_json(line: bytes) -> dict:
+    assert line.startswith(b"data: "), line
+    return json.loads(line[len(b"data: "):])
