@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <dnnl.hpp>
 #include <random>
@@ -194,8 +195,13 @@ void bench_attention(benchmark::State& state, Bench& bench, const Machine& machi
   const std::int64_t blocks_each = (shape.cached + shape.query + kBlockSize - 1) / kBlockSize;
   const std::int64_t num_blocks = shape.sequences * blocks_each;
   const std::int64_t token_values = shape.kv_heads * shape.head_dim;
-  std::vector<BFloat16> cache(static_cast<std::size_t>(num_blocks * kBlockSize * token_values), to_bfloat16(0.01F));
-  std::vector<BFloat16> value_cache = cache;
+  const std::int64_t cache_values = num_blocks * kBlockSize * token_values;
+  const std::array buffers{Buffer(host_allocator(), cache_values * 2), Buffer(host_allocator(), cache_values * 2)};
+  std::array<Tensor, 2> caches;
+  for (std::size_t i = 0; i < 2; ++i) {
+    caches[i] = buffers[i].view(DType::kBFloat16, {num_blocks, kBlockSize, shape.kv_heads, shape.head_dim});
+    std::fill_n(caches[i].data<BFloat16>(), cache_values, to_bfloat16(0.01F));
+  }
   std::vector<std::int32_t> table(static_cast<std::size_t>(num_blocks));
   for (std::size_t i = 0; i < table.size(); ++i) table[i] = static_cast<std::int32_t>((i * 7919) % table.size());
   std::vector<std::int32_t> query(static_cast<std::size_t>(shape.sequences), shape.query);
@@ -221,19 +227,17 @@ void bench_attention(benchmark::State& state, Bench& bench, const Machine& machi
   const std::int64_t heads = shape.kv_heads * shape.group;
   Floats q(tokens * heads * shape.head_dim);
   Floats out(tokens * heads * shape.head_dim);
-  const AttentionInput in{
-      .query = q.view({tokens, heads, shape.head_dim}),
-      .key_cache = Tensor(cache.data(), DType::kBFloat16, {num_blocks, kBlockSize, shape.kv_heads, shape.head_dim}),
-      .value_cache =
-          Tensor(value_cache.data(), DType::kBFloat16, {num_blocks, kBlockSize, shape.kv_heads, shape.head_dim}),
-      .block_tables = Tensor(table.data(), DType::kInt32, {shape.sequences, blocks_each}),
-      .seqlen = seqlen,
-      .scale = 0.1F};
+  const AttentionInput in{.query = q.view({tokens, heads, shape.head_dim}),
+                          .key_cache = caches[0],
+                          .value_cache = caches[1],
+                          .block_tables = Tensor(table.data(), DType::kInt32, {shape.sequences, blocks_each}),
+                          .seqlen = seqlen,
+                          .scale = 0.1F};
   const double seconds = best_seconds(
       state, machine.clock, [&] { ops::attention(bench.ctx, in, out.view({tokens, heads, shape.head_dim})); });
   const double keys_seen = static_cast<double>(shape.query) * (shape.cached + (shape.query + 1) / 2.0);
   const double flops = 4.0 * keys_seen * static_cast<double>(shape.sequences * heads * shape.head_dim) / seconds;
-  const double bytes = static_cast<double>(cache.size()) * 2 * sizeof(BFloat16);
+  const double bytes = static_cast<double>(cache_values) * 2 * sizeof(BFloat16);
   state.counters["GFLOP/s"] = flops / 1e9;
   state.counters["GB/s"] = bytes / seconds / 1e9;
   state.counters["share"] = shape.query == 1 ? bytes / seconds / machine.read_bytes_per_s : flops / machine.dnnl_flops;

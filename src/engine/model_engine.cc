@@ -55,7 +55,8 @@ ModelEngine::ModelEngine(const EngineOptions& options, const Backend& backend, A
   adapters_ =
       std::make_unique<AdapterStore>(adapter_source, lora_targets_, backend.allocator(), wakeup, options.adapters);
   const std::int64_t vocab_limit = options.vocab_limit > 0 ? options.vocab_limit : model_info_.vocab;
-  sampler_ = std::make_unique<Sampler>(backend, vocab_limit, model_info_.vocab, options.max_sequences);
+  CHECK_LE(vocab_limit, model_info_.vocab);
+  sampler_ = std::make_unique<Sampler>(backend, vocab_limit, options.max_sequences);
   sample_rows_.reserve(static_cast<std::size_t>(options.max_sequences));
   result_.samples.reserve(static_cast<std::size_t>(options.max_sequences));
   info_.vocab_size = vocab_limit;

@@ -15,12 +15,8 @@ Tensor view_of(std::vector<T>& values, DType dtype) {
 
 }  // namespace
 
-Sampler::Sampler(const Backend& backend, std::int64_t vocab_limit, std::int64_t vocab_width, std::int64_t max_sequences)
-    : vocab_limit_(vocab_limit),
-      vocab_width_(vocab_width),
-      allocator_(backend.allocator()),
-      max_sequences_(max_sequences) {
-  CHECK_LE(vocab_limit, vocab_width);
+Sampler::Sampler(const Backend& backend, std::int64_t vocab_limit, std::int64_t max_sequences)
+    : vocab_limit_(vocab_limit), allocator_(backend.allocator()), max_sequences_(max_sequences) {
   const auto rows = static_cast<std::size_t>(max_sequences);
   for (std::vector<float>* values :
        {&temperature_, &top_p_, &typical_p_, &min_p_, &repetition_, &frequency_, &presence_, &logprobs_}) {
@@ -33,12 +29,13 @@ Sampler::Sampler(const Backend& backend, std::int64_t vocab_limit, std::int64_t 
 
 void Sampler::start_counts(std::int32_t state_slot, std::span<const std::int64_t> history, std::int64_t prompt_length) {
   if (!token_counts_.defined()) {
-    counts_storage_ = Buffer(allocator_, max_sequences_ * vocab_width_ * dtype_bytes(DType::kInt32));
-    token_counts_ = counts_storage_.view(DType::kInt32, {max_sequences_, vocab_width_});
+    counts_storage_ = Buffer(allocator_, max_sequences_ * vocab_limit_ * dtype_bytes(DType::kInt32));
+    token_counts_ = counts_storage_.view(DType::kInt32, {max_sequences_, vocab_limit_});
   }
   auto* counts = token_counts_.row<std::int32_t>(state_slot);
-  std::fill(counts, counts + vocab_width_, 0);
+  std::fill(counts, counts + vocab_limit_, 0);
   for (std::size_t i = 0; i < history.size(); ++i) {
+    if (history[i] >= vocab_limit_) continue;  // never sampled, so nothing to penalise
     if (static_cast<std::int64_t>(i) < prompt_length) {
       counts[history[i]] |= kSeenInPrompt;
     } else {

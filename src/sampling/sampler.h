@@ -21,14 +21,14 @@ struct SampleRow {
 
 class Sampler {
  public:
-  // `vocab_limit`: ids at or past it are never sampled; `vocab_width`: columns of the logits.
-  Sampler(const Backend& backend, std::int64_t vocab_limit, std::int64_t vocab_width, std::int64_t max_sequences);
+  // `vocab_limit`: ids at or past it are never sampled; the logits may be wider.
+  Sampler(const Backend& backend, std::int64_t vocab_limit, std::int64_t max_sequences);
 
   // Starts the counts of a sequence with penalties: `history` is its prompt and, after a preemption, its output.
   void start_counts(std::int32_t state_slot, std::span<const std::int64_t> history, std::int64_t prompt_length);
 
-  // Samples one token a row: logits float32 [rows, vocab_width], overwritten. The results stay valid until the next
-  // call; a token of -1 means that the row's logits held no usable number. Counts what it sampled.
+  // Samples one token a row: logits float32 [rows, width of the vocabulary], overwritten. The results stay valid until
+  // the next call; a token of -1 means that the row's logits held no usable number. Counts what it sampled.
   void sample(Context& ctx, const Tensor& logits, std::span<const SampleRow> rows);
 
   std::span<const std::int64_t> tokens() const { return tokens_; }
@@ -38,10 +38,9 @@ class Sampler {
   void fill_arrays(std::span<const SampleRow> rows);
 
   std::int64_t vocab_limit_;
-  std::int64_t vocab_width_;
   Allocator allocator_;
   Buffer counts_storage_;
-  Tensor token_counts_;  // i32 [max_sequences, vocab_width]; made when the first sequence with penalties comes
+  Tensor token_counts_;  // i32 [max_sequences, vocab_limit]; made when the first sequence with penalties comes
   std::int64_t max_sequences_;
 
   // By row, reused from step to step.

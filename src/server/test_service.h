@@ -80,7 +80,7 @@ class TestService {
 
  private:
   static std::unique_ptr<Tokenizer> make_tokenizer(const ModelDir& dir) {
-    dir.write("tokenizer.json", byte_level_tokenizer());
+    dir.write_json("tokenizer.json", byte_level_tokenizer());
     dir.write("chat_template.jinja",
               "{% for m in messages %}{% if m.role == 'bad' %}{{ raise_exception('no such role') }}{% endif %}"
               "<|turn|>{{ m.role }}:{{ m.content }}{% endfor %}<|turn|>assistant:");

@@ -8,6 +8,7 @@ import pytest
 import requests
 from conftest import ADAPTERS
 from lorax.errors import GenerationError, ValidationError
+from tokenizers import Tokenizer
 
 PROMPT = "The quick brown fox"
 
@@ -187,11 +188,13 @@ def test_openai_errors(openai_client):
 # --- the rest ---
 
 
-def test_tokenize_round_trip(server):
+def test_tokenize_is_exact(server, tiny_folder):
     text = "Zwölf fish, 12 👍 <|im_end|>"
+    expected = Tokenizer.from_file(str(tiny_folder / "model" / "tokenizer.json")).encode(text)
     tokens = requests.post(server.url + "/tokenize", json={"inputs": text}, timeout=10).json()
-    assert "".join(text[token["start"]:token["stop"]] for token in tokens) == text
-    assert tokens[-1]["text"] == "<|im_end|>"
+    assert [token["id"] for token in tokens] == expected.ids
+    assert [token["text"] for token in tokens] == expected.tokens
+    assert [(token["start"], token["stop"]) for token in tokens] == expected.offsets
 
 
 def test_truncate_keeps_the_last_tokens(server):

@@ -279,7 +279,7 @@ void prefetch_block(const AttentionTile& tile, std::int64_t block) {
   }
 }
 
-constexpr std::int64_t kBlocksAhead = 2;
+constexpr std::int64_t kBlocksAhead = 1;
 
 // Blocks [begin, begin + num_blocks) to floats; the sequence's last one is end_block - 1.
 template <Element E>
