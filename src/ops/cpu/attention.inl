@@ -2,7 +2,8 @@
 // A query's result depends on its own keys alone: scores add over the head in order, each block of 16 keys from the
 // first visible one takes one online softmax step, and a key that a query may not see takes part in nothing.
 
-constexpr int kStepBlocks = 4;  // blocks converted at a time
+constexpr int kStepBlocks = 4;           // blocks converted at a time, at most
+constexpr int kManyHeadsStepBlocks = 1;  // the same where a tile has several KV heads
 constexpr std::int64_t kStepKeys = kStepBlocks * kPanelRows;
 constexpr int kSubRows = kMaxRows < 8 ? 4 : 8;  // rows computed together
 
@@ -26,7 +27,7 @@ std::int64_t attention_scratch(std::int64_t rows, std::int64_t head_dim) {
 
 AttentionScratch split_scratch(const AttentionTile& tile) {
   const std::int64_t width = padded_head(tile.head_dim);
-  const std::int64_t rows = tile.row_end - tile.row_begin;
+  const std::int64_t rows = (tile.row_end - tile.row_begin) * tile.kv_heads;
   AttentionScratch scratch{};
   scratch.query = tile.scratch;
   scratch.keys = scratch.query + rows * width;
@@ -262,33 +263,54 @@ void finish_rows(const AttentionTile& tile, const AttentionScratch& scratch) {
   }
 }
 
-// Asks for one block's keys and values of this head: short pieces far apart, which no hardware prefetcher follows.
+// Asks for keys and values of one head: short pieces far apart, which no hardware prefetcher follows.
 template <Element E>
-void prefetch_block(const AttentionTile& tile, std::int64_t block) {
+void prefetch_blocks(const AttentionTile& tile, std::int64_t begin, std::int64_t num_blocks) {
   using Type = typename Stored<E>::Type;
-  const std::int64_t at = std::int64_t{tile.block_table[block]} * kPanelRows * tile.token_stride;
-  for (std::int64_t key = 0; key < kPanelRows; ++key) {
-    const std::int64_t row = at + key * tile.token_stride;
-    const char* key_bytes = reinterpret_cast<const char*>(static_cast<const Type*>(tile.keys) + row);
-    const char* value_bytes = reinterpret_cast<const char*>(static_cast<const Type*>(tile.values) + row);
-    const auto num_bytes = tile.head_dim * static_cast<std::int64_t>(sizeof(Type));
-    for (std::int64_t byte = 0; byte < num_bytes; byte += 64) {
-      _mm_prefetch(key_bytes + byte, _MM_HINT_T0);
-      _mm_prefetch(value_bytes + byte, _MM_HINT_T0);
+  const auto num_bytes = tile.head_dim * static_cast<std::int64_t>(sizeof(Type));
+  for (std::int64_t block = begin; block < begin + num_blocks; ++block) {
+    const std::int64_t at = std::int64_t{tile.block_table[block]} * kPanelRows * tile.token_stride;
+    for (std::int64_t key = 0; key < kPanelRows; ++key) {
+      const std::int64_t row = at + key * tile.token_stride;
+      const char* key_bytes = reinterpret_cast<const char*>(static_cast<const Type*>(tile.keys) + row);
+      const char* value_bytes = reinterpret_cast<const char*>(static_cast<const Type*>(tile.values) + row);
+      for (std::int64_t byte = 0; byte < num_bytes; byte += 64) {
+        _mm_prefetch(key_bytes + byte, _MM_HINT_T0);
+        _mm_prefetch(value_bytes + byte, _MM_HINT_T0);
+      }
     }
   }
 }
 
-constexpr std::int64_t kBlocksAhead = 1;
+// A tile's view of one of its KV heads.
+struct HeadTile {
+  AttentionTile tile;
+  AttentionScratch scratch;
+};
+template <Element E>
+HeadTile head_of(const AttentionTile& tile, const AttentionScratch& scratch, std::int64_t head) {
+  using Type = typename Stored<E>::Type;
+  const std::int64_t rows = tile.row_end - tile.row_begin;
+  HeadTile one{tile, scratch};
+  one.tile.query += head * tile.group * tile.head_dim;
+  one.tile.out += head * tile.group * tile.head_dim;
+  one.tile.keys = static_cast<const Type*>(tile.keys) + head * tile.head_dim;
+  one.tile.values = static_cast<const Type*>(tile.values) + head * tile.head_dim;
+  if (tile.slopes != nullptr) one.tile.slopes += head * tile.group;
+  one.scratch.query += head * rows * tile.head_dim;
+  one.scratch.sums += head * rows * padded_head(tile.head_dim);
+  one.scratch.largest += head * rows;
+  one.scratch.total += head * rows;
+  return one;
+}
 
-// Blocks [begin, begin + num_blocks) to floats; the sequence's last one is end_block - 1.
+// Blocks [begin, begin + num_blocks) of one head to floats.
 template <Element E>
 void convert_blocks(const AttentionTile& tile, const AttentionScratch& scratch, std::int64_t begin,
-                    std::int64_t num_blocks, std::int64_t end_block) {
+                    std::int64_t num_blocks) {
   using Type = typename Stored<E>::Type;
   for (std::int64_t i = 0; i < num_blocks; ++i) {
     const std::int64_t at = std::int64_t{tile.block_table[begin + i]} * kPanelRows * tile.token_stride;
-    if (begin + i + kBlocksAhead < end_block) prefetch_block<E>(tile, begin + i + kBlocksAhead);
     transpose_keys<E>(static_cast<const Type*>(tile.keys) + at, tile.token_stride, tile.head_dim,
                       scratch.keys + i * tile.head_dim * kPanelRows);
     widen_values<E>(static_cast<const Type*>(tile.values) + at, tile.token_stride, tile.head_dim,
@@ -296,33 +318,58 @@ void convert_blocks(const AttentionTile& tile, const AttentionScratch& scratch, 
   }
 }
 
+// All rows of one KV head over converted blocks [begin, begin + num_blocks).
+void attend_blocks(const HeadTile& head, std::int64_t begin, std::int64_t num_blocks, const RowKernelTable& kernels) {
+  const AttentionTile& tile = head.tile;
+  const AttentionScratch& scratch = head.scratch;
+  const std::int64_t width = padded_head(tile.head_dim);
+  const std::int64_t rows = tile.row_end - tile.row_begin;
+  for (std::int64_t first = 0; first < rows; first += kSubRows) {
+    const SubTile sub{tile.row_begin + first, rows - first < kSubRows ? rows - first : kSubRows,
+                      scratch.sums + first * width, scratch.largest + first, scratch.total + first};
+    const std::int64_t seen_begin = visible(tile, sub.row).begin;
+    const std::int64_t seen_end = visible(tile, sub.row + sub.rows - 1).end;
+    if (seen_end <= begin * kPanelRows || seen_begin >= (begin + num_blocks) * kPanelRows) continue;
+    kernels.by_rows[sub.rows].score(scratch.query + first * tile.head_dim, scratch.keys, tile.head_dim, num_blocks,
+                                    scratch.scores);
+    for (std::int64_t i = 0; i < num_blocks; ++i) {
+      attend_block(tile, sub, begin + i, scratch.scores + i * kPanelRows, scratch.values + i * kPanelRows * width,
+                   kernels);
+    }
+  }
+}
+
+// With several KV heads the tile goes through a block head by head: a token's heads lie side by side, so that memory
+// is read in order, where one head alone would take a short piece out of each token's row.
 template <Element E>
 void attention_tile(const AttentionTile& tile) {
   static constexpr RowKernelTable kKernels = make_row_kernels();
   const AttentionScratch scratch = split_scratch(tile);
-  const std::int64_t width = padded_head(tile.head_dim);
-  const std::int64_t rows = tile.row_end - tile.row_begin;
-  start_rows(tile, scratch);
+  for (std::int64_t head = 0; head < tile.kv_heads; ++head) {
+    const HeadTile one = head_of<E>(tile, scratch, head);
+    start_rows(one.tile, one.scratch);
+  }
   const std::int64_t first_block = visible(tile, tile.row_begin).begin / kPanelRows;
   const std::int64_t end_block = (visible(tile, tile.row_end - 1).end + kPanelRows - 1) / kPanelRows;
-  for (std::int64_t begin = first_block; begin < end_block; begin += kStepBlocks) {
-    const std::int64_t num_blocks = end_block - begin < kStepBlocks ? end_block - begin : kStepBlocks;
-    convert_blocks<E>(tile, scratch, begin, num_blocks, end_block);
-    for (std::int64_t first = 0; first < rows; first += kSubRows) {
-      const SubTile sub{tile.row_begin + first, rows - first < kSubRows ? rows - first : kSubRows,
-                        scratch.sums + first * width, scratch.largest + first, scratch.total + first};
-      const std::int64_t seen_begin = visible(tile, sub.row).begin;
-      const std::int64_t seen_end = visible(tile, sub.row + sub.rows - 1).end;
-      if (seen_end <= begin * kPanelRows || seen_begin >= (begin + num_blocks) * kPanelRows) continue;
-      kKernels.by_rows[sub.rows].score(scratch.query + first * tile.head_dim, scratch.keys, tile.head_dim, num_blocks,
-                                       scratch.scores);
-      for (std::int64_t i = 0; i < num_blocks; ++i) {
-        attend_block(tile, sub, begin + i, scratch.scores + i * kPanelRows, scratch.values + i * kPanelRows * width,
-                     kKernels);
+  const std::int64_t step_blocks = tile.kv_heads > 1 ? kManyHeadsStepBlocks : kStepBlocks;
+  for (std::int64_t begin = first_block; begin < end_block; begin += step_blocks) {
+    const std::int64_t num_blocks = end_block - begin < step_blocks ? end_block - begin : step_blocks;
+    for (std::int64_t head = 0; head < tile.kv_heads; ++head) {
+      const HeadTile one = head_of<E>(tile, scratch, head);
+      if (head + 1 < tile.kv_heads) {
+        prefetch_blocks<E>(head_of<E>(tile, scratch, head + 1).tile, begin, num_blocks);
+      } else {
+        const std::int64_t next = begin + step_blocks;
+        prefetch_blocks<E>(tile, next, end_block - next < step_blocks ? end_block - next : step_blocks);
       }
+      convert_blocks<E>(one.tile, one.scratch, begin, num_blocks);
+      attend_blocks(one, begin, num_blocks, kKernels);
     }
   }
-  finish_rows(tile, scratch);
+  for (std::int64_t head = 0; head < tile.kv_heads; ++head) {
+    const HeadTile one = head_of<E>(tile, scratch, head);
+    finish_rows(one.tile, one.scratch);
+  }
 }
 
 void fill_attention(KernelTable& table) {

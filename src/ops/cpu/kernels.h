@@ -65,7 +65,7 @@ struct UnpackRow {
   bool accumulate = false;
 };
 
-// Queries of one sequence that share a KV head: row r is query token r / group, head r % group.
+// Queries of one sequence under neighbouring KV heads: row r of a KV head is query token r / group, its head r % group.
 struct AttentionTile {
   const float* query = nullptr;  // first query token, first head of the group
   std::int64_t query_stride = 0;
@@ -78,6 +78,7 @@ struct AttentionTile {
   const float* slopes = nullptr;  // first head of the group, or null
   std::int64_t head_dim = 0;
   std::int64_t group = 0;
+  std::int64_t kv_heads = 1;  // the pointers are at the first
   std::int64_t row_begin = 0;
   std::int64_t row_end = 0;
   std::int64_t first_position = 0;  // of query token 0
@@ -144,6 +145,7 @@ struct KernelTable {
   void (*store_floats[kElements])(const float* x, std::int64_t count, void* out) = {};
 
   int attention_sub_rows = 0;  // rows that a tile computes at a time
+  // Floats of scratch for so many rows over all KV heads of a tile.
   std::int64_t (*attention_scratch)(std::int64_t rows, std::int64_t head_dim) = nullptr;
   void (*attention_tile[kElements])(const AttentionTile& tile) = {};
 
