@@ -56,16 +56,17 @@ format: setup-lint ## clang-format, in place
 format-check: setup-lint
 	git ls-files --cached --others --exclude-standard '*.h' '*.cc' '*.inl' '*.cu' | xargs -r clang-format-19 --dry-run --Werror
 
-asan: setup ## unit and parity tests under AddressSanitizer and UBSan
+asan: setup ## unit tests under AddressSanitizer and UBSan; ASAN_ROOMS chooses
 	cmake --preset asan $(CONFIGURE)
-	cmake --build --preset asan -j $(JOBS)
-	$(PYTHON) tools/run_tests.py --build-dir build-asan --labels 'unit|per_isa|parity'
+	cmake --build --preset asan -j $(JOBS) --target $(ASAN_ROOMS:%=shoal_%_test)
+	$(PYTHON) tools/run_tests.py --build-dir build-asan --names '$(ASAN_ROOMS)'
+ASAN_ROOMS := core weights cache scheduler
 
 tsan: setup ## unit tests of the threaded rooms under ThreadSanitizer
 	cmake --preset tsan $(CONFIGURE)
 	cmake --build --preset tsan -j $(JOBS) --target $(TSAN_ROOMS:%=shoal_%_test)
 	$(PYTHON) tools/run_tests.py --build-dir build-tsan --names '$(TSAN_ROOMS)'
-TSAN_ROOMS := core text scheduler engine server
+TSAN_ROOMS := core scheduler
 
 fuzz: setup-lint ## long runs of the fuzz targets (clang, libFuzzer)
 	tools/fuzz.sh

@@ -44,7 +44,8 @@ def read_hash(paths: list[str], extra: str) -> str:
 def work_list(build_dir: pathlib.Path, cache: pathlib.Path) -> tuple[list[tuple[str, pathlib.Path]], int]:
     """The files to look at, each with the marker that says it passed, and how many have passed before."""
     version = subprocess.run([CLANG_TIDY, "--version"], check=True, capture_output=True, text=True).stdout
-    rules = (ROOT / ".clang-tidy").read_text(encoding="utf-8")
+    configs = [ROOT / ".clang-tidy", *sorted((ROOT / "src").rglob(".clang-tidy"))]
+    rules = "".join(config.read_text(encoding="utf-8") for config in configs)
     dependencies = our_dependencies(build_dir)
     todo, passed = [], 0
     for entry in json.loads((build_dir / "compile_commands.json").read_text(encoding="utf-8")):

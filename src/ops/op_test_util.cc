@@ -141,14 +141,6 @@ HostTensor values_i64(std::initializer_list<std::int64_t> values) {
   return result;
 }
 
-void round_to_bfloat16(HostTensor& tensor) {
-  for (std::int64_t row = 0; row < tensor.view().dim(0); ++row) {
-    for (std::int64_t i = 0; i < tensor.view().row_elements(); ++i) {
-      tensor.set(row, i, to_float(to_bfloat16(tensor.at(row, i))));
-    }
-  }
-}
-
 void expect_close(const HostTensor& got, const HostTensor& want, double tolerance, double magnitude,
                   const std::string& where) {
   ASSERT_EQ(describe_shape(got.view().shape()), describe_shape(want.view().shape())) << where;

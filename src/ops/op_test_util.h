@@ -95,9 +95,6 @@ class RandomFill {
 HostTensor values_f32(const std::vector<std::int64_t>& shape, std::initializer_list<float> values);
 HostTensor values_i32(std::initializer_list<std::int32_t> values);
 HostTensor values_i64(std::initializer_list<std::int64_t> values);
-// Each value rounded to bfloat16 and back.
-void round_to_bfloat16(HostTensor& tensor);
-
 // Each element of `got` is within tolerance * magnitude of `want`. `where` is what the message says.
 void expect_close(const HostTensor& got, const HostTensor& want, double tolerance, double magnitude,
                   const std::string& where);

@@ -22,7 +22,7 @@ struct Product {
   const float* bias;  // or null
   const Tensor& out;
   bool accumulate;
-  bool pairs;               // x as bf16 pairs
+  bool pairs;               // x as pairs of bf16 and what rounding left
   std::int64_t rows;        // of x
   std::int64_t num_tiles;   // of rows
   std::int64_t wide;        // panels of a wide tile call
@@ -52,7 +52,7 @@ Product plan(const KernelTable& kernels, const Tensor& x, const Matrix& weight, 
           .rows = rows,
           .num_tiles = num_tiles,
           .wide = kernels.wide_panels[most_rows],
-          .step_bytes = bf16 && !pairs ? 8 : 4};
+          .step_bytes = bf16 ? 8 : 4};
 }
 
 void pack_tile(const Product& product, std::int64_t tile) {
