@@ -17,7 +17,7 @@ inline constexpr int kMaxTileRows = 12;  // over all instruction sets
 
 // Some rows of x against one or more neighbouring panels, over a range of K.
 struct MatmulTile {
-  const void* x = nullptr;       // [steps][rows] float32, or bf16 pairs where the set multiplies those
+  const void* x = nullptr;       // [steps][rows] float32, or [steps][rows][2] pairs where the set multiplies those
   const void* weight = nullptr;  // first panel, at the first step
   std::int64_t panel_bytes = 0;  // from one panel to the next
   std::int64_t steps = 0;        // k, or pairs of k for bf16 weights
@@ -40,7 +40,7 @@ struct PackX {
   std::int64_t rows = 0;
   std::int64_t columns = 0;
   std::int64_t padded_columns = 0;  // columns, or one more that is zero
-  void* packed = nullptr;           // [padded_columns][rows] float32, or [padded_columns / 2][rows] bf16 pairs
+  void* packed = nullptr;           // [padded_columns][rows] float32, or [padded_columns / 2][rows][2] bf16 pairs
 };
 
 // Rows of a plain matrix into one panel.
