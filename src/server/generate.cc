@@ -70,10 +70,16 @@ void end_with_error(const ResponseWriter& writer, const ApiError& error) {
 void answer_stream(ServerContext& context, const JsonCall& call, NativeRequest native) {
   auto prepared = prepare_native(context, call, native);
   const ResponseWriter writer = call.writer;
-  if (const auto* error = std::get_if<ApiError>(&prepared)) {
-    context.metrics.count_failure(failure_row(error->failure).metric);
+  const auto* refusal = std::get_if<ApiError>(&prepared);
+  if (refusal != nullptr && refusal->failure == Failure::kUnavailable) {
+    // A load balancer moves on at a status, not at an event.
+    refuse(context, writer, *refusal, ApiStyle::kNative);
+    return;
+  }
+  if (refusal != nullptr) {
+    context.metrics.count_failure(failure_row(refusal->failure).metric);
     writer.begin_stream(stream_headers(context, GenerationInfo()));
-    end_with_error(writer, *error);
+    end_with_error(writer, *refusal);
     return;
   }
   auto& ready = std::get<PreparedRequest>(prepared);

@@ -205,6 +205,29 @@ TEST(Completions, CutsTheStopTextThatNativeRoutesKeep) {
   EXPECT_EQ(json_of_event(events[events.size() - 2])["usage"], cut["usage"]);
 }
 
+// The beginning of a stop string is held back in a stream; when the answer ends there it belongs to the text after all.
+TEST(Completions, AStreamThatEndsInsideAStopStringLosesNothing) {
+  TestService service;
+  const auto body_of = [](int max_tokens, const std::string& rest) {
+    return R"({"model":"","prompt":"hello","max_tokens":)" + std::to_string(max_tokens) + rest + "}";
+  };
+  int max_tokens = 100;
+  std::string whole;
+  const auto ends_plainly = [&] { return !whole.empty() && std::isalnum(static_cast<unsigned char>(whole.back())); };
+  while (!ends_plainly() && max_tokens < 200) {
+    ++max_tokens;
+    const RawResponse response = post(service.port(), "/v1/completions", body_of(max_tokens, ""));
+    whole = json_of(response.body)["choices"][0]["text"].get<std::string>();
+  }
+  ASSERT_TRUE(ends_plainly());
+  const std::string stop = std::string(",\"stop\":\"") + whole.back() + "never\",\"stream\":true";
+  std::string streamed;
+  for (const std::string& event : events_of(post(service.port(), "/v1/completions", body_of(max_tokens, stop)).body)) {
+    if (event != "data: [DONE]") streamed += json_of_event(event)["choices"][0]["text"].get<std::string>();
+  }
+  EXPECT_EQ(streamed, whole);
+}
+
 TEST(Completions, TakesTokenIdsAndEchoes) {
   TestService service;
   const auto text_of = [&](const std::string& fields) {

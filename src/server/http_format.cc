@@ -114,6 +114,14 @@ void split_target(std::string_view target, std::string& path, std::string& query
   query = mark == std::string_view::npos ? std::string() : std::string(target.substr(mark + 1));
 }
 
+std::string lower_case(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return lower;
+}
+
 std::string percent_decode(std::string_view text) {
   std::string decoded;
   decoded.reserve(text.size());

@@ -26,6 +26,9 @@ void append_headers(std::string& out, const HttpHeaders& headers);
 // Cuts a request target (origin or absolute form) at its '?'.
 void split_target(std::string_view target, std::string& path, std::string& query);
 
+// ASCII letters only, as in header names.
+std::string lower_case(std::string_view text);
+
 // "a%20b" -> "a b"; a '%' without two hex digits stays.
 std::string percent_decode(std::string_view text);
 

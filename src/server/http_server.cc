@@ -1,9 +1,7 @@
 #include "server/http_server.h"
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <array>
@@ -12,7 +10,6 @@
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
 #include <condition_variable>
-#include <ctime>
 #include <mutex>
 #include <thread>
 #include <unordered_map>
@@ -33,7 +30,6 @@ namespace {
 
 constexpr auto kAcceptRetry = std::chrono::milliseconds(50);
 constexpr auto kLinger = std::chrono::milliseconds(3000);
-constexpr rlim_t kMaxFiles = 65536;
 constexpr auto kAbortWait = std::chrono::milliseconds(2000);
 
 class Connection;
@@ -263,10 +259,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     request.method = std::string(message.method_string());
     split_target(std::string_view(message.target().data(), message.target().size()), request.path, request.query);
     for (const auto& field : message) {
-      std::string name(field.name_string());
-      std::transform(name.begin(), name.end(), name.begin(),
-                     [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
-      request.headers.emplace_back(std::move(name), std::string(field.value()));
+      request.headers.emplace_back(lower_case(std::string_view(field.name_string())), std::string(field.value()));
     }
     request.body = std::move(message.body());
     request.peer = peer_;
@@ -407,14 +400,6 @@ asio::awaitable<void> accept_loop(std::shared_ptr<HttpServer::Core> core) {
   }
 }
 
-// Each connection is a file: the soft limit of a shell would end at a thousand.
-void raise_file_limit() {
-  rlimit files{};
-  if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
-  files.rlim_cur = std::max(files.rlim_cur, std::min<rlim_t>(files.rlim_max, kMaxFiles));
-  setrlimit(RLIMIT_NOFILE, &files);
-}
-
 void listen(HttpServer::Core& core) {
   const HttpServerOptions& options = core.options;
   error_code error;
@@ -440,7 +425,6 @@ void listen(HttpServer::Core& core) {
 
 HttpServer::HttpServer(HttpServerOptions options, Handler handler, FaultHandler fault_handler)
     : core_(std::make_shared<Core>(std::move(options), std::move(handler), std::move(fault_handler))) {
-  raise_file_limit();
   listen(*core_);
   asio::co_spawn(core_->acceptor.get_executor(), accept_loop(core_), asio::detached);
   for (std::int32_t i = 0; i < core_->options.num_threads; ++i) {

@@ -31,12 +31,13 @@ RawClient::RawClient(RawClient&& other) noexcept
 
 RawClient::~RawClient() { close(); }
 
-void RawClient::send(std::string_view bytes) const {
+bool RawClient::send(std::string_view bytes) const {
   while (!bytes.empty()) {
     const ssize_t sent = ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-    if (sent <= 0) return;  // the server may have closed: what it answered is still to be read
+    if (sent <= 0) return false;
     bytes.remove_prefix(static_cast<std::size_t>(sent));
   }
+  return true;
 }
 
 void RawClient::get(const std::string& path, const std::string& extra_headers) const {

@@ -24,7 +24,7 @@ class RawClient {
   RawClient& operator=(const RawClient&) = delete;
   RawClient& operator=(RawClient&&) = delete;
 
-  void send(std::string_view bytes) const;
+  bool send(std::string_view bytes) const;  // false: the server closed before it took them all
   void get(const std::string& path, const std::string& extra_headers = "") const;
   void post(const std::string& path, const std::string& json, const std::string& extra_headers = "") const;
 

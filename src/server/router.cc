@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <array>
 
+#include "server/http_format.h"
+
 namespace shoal {
 
 namespace {
@@ -83,17 +85,13 @@ bool authorized(const ServerContext& context, const HttpRequest& request) {
   const std::string_view given = request.header("authorization").value_or("");
   constexpr std::string_view kScheme = "bearer ";
   if (given.size() < kScheme.size()) return false;
-  const bool is_bearer = std::equal(kScheme.begin(), kScheme.end(), given.begin(), [](char expected, char c) {
-    return expected == (c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c);
-  });
+  const bool is_bearer = lower_case(given.substr(0, kScheme.size())) == kScheme;
   return is_bearer && equal_secrets(given.substr(kScheme.size()), key);
 }
 
 // application/json and application/*+json, with any parameters.
 bool is_json(std::string_view content_type) {
-  std::string type(content_type.substr(0, content_type.find(';')));
-  std::transform(type.begin(), type.end(), type.begin(),
-                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+  std::string type = lower_case(content_type.substr(0, content_type.find(';')));
   while (!type.empty() && type.back() == ' ') type.pop_back();
   return type == "application/json" || (type.starts_with("application/") && type.ends_with("+json"));
 }

@@ -1,14 +1,32 @@
 #include "server/server.h"
 
 #include <spdlog/spdlog.h>
+#include <sys/resource.h>
+
+#include <algorithm>
 
 #include "server/context.h"
 #include "server/router.h"
 
 namespace shoal {
 
+namespace {
+
+constexpr rlim_t kMaxFiles = 65536;
+
+// Each connection is a file: the soft limit of a shell would end at a thousand.
+void raise_file_limit() {
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
+  files.rlim_cur = std::max(files.rlim_cur, std::min<rlim_t>(files.rlim_max, kMaxFiles));
+  setrlimit(RLIMIT_NOFILE, &files);
+}
+
+}  // namespace
+
 Server::Server(ServerOptions options, Services services)
     : context_(std::make_unique<ServerContext>(std::move(options), std::move(services))) {
+  raise_file_limit();
   ServerContext* context = context_.get();
   http_ = std::make_unique<HttpServer>(
       context->options.http,

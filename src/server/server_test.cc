@@ -177,6 +177,7 @@ TEST(Server, NotReadyRefusesNewWorkAndEndsTheOld) {
   const RawResponse refused = post(service.port(), "/generate", kShort);
   EXPECT_EQ(refused.status, 503);
   EXPECT_TRUE(refused.headers.contains("retry-after"));
+  EXPECT_EQ(post(service.port(), "/generate_stream", kShort).status, 503);
   EXPECT_EQ(post(service.port(), "/v1/completions", R"({"model":"","prompt":"a"})").status, 503);
   service.engine.resume();
   int num_events = 0;

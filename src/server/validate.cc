@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "server/http_format.h"
+
 namespace shoal {
 
 namespace {
@@ -17,18 +19,12 @@ ApiError invalid(std::string param, std::string message) {
   return {.failure = Failure::kValidation, .message = std::move(message), .param = std::move(param)};
 }
 
-std::string lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
-  return text;
-}
-
 bool names_adapter(const GenerateParameters& parameters) {
   return parameters.adapter_id && !parameters.adapter_id->empty() && *parameters.adapter_id != "__base_model__";
 }
 
 std::string source_of(const GenerateParameters& parameters, const ServerOptions& options) {
-  return lower(parameters.adapter_source.value_or(options.default_adapter_source));
+  return lower_case(parameters.adapter_source.value_or(options.default_adapter_source));
 }
 
 std::optional<ApiError> check_adapter(const GenerateParameters& parameters, const ServerOptions& options) {

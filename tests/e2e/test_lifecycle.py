@@ -59,7 +59,8 @@ async def storm(port: int, count: int, seed: int) -> list[str]:
 
 
 def test_cancel_storm_leaks_nothing(own_server):
-    server = own_server()
+    # One compute thread: steps of a tiny model then cost the same on a busy machine.
+    server = own_server("--threads", "1")
     outcomes = asyncio.run(storm(server.port, 500, seed=1))
     server.wait_idle()
     rss_early = server.status("VmRSS")
