@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -109,6 +110,21 @@ def tiny_folder(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("tiny")
     make_tiny_model.main(folder)
     return folder
+
+
+@pytest.fixture
+def paced_server(tiny_folder, tmp_path):
+    """Random weights of a size that takes some milliseconds a token, so that tokens can be told apart in time."""
+    shutil.copytree(tiny_folder / "model", tmp_path / "model")
+    (tmp_path / "model" / "model.safetensors").unlink()
+    (tmp_path / "adapters").mkdir()
+    path = tmp_path / "model" / "config.json"
+    config = json.loads(path.read_text())
+    config |= {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 8, "head_dim": 128}
+    path.write_text(json.dumps(config))
+    running = Server(tmp_path, "--load-format", "dummy")
+    yield running
+    assert running.stop() == 0
 
 
 @pytest.fixture(scope="session")

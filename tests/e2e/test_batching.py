@@ -51,13 +51,13 @@ def native_request(path: str, body: dict) -> bytes:
             f"content-length: {len(text)}\r\n\r\n").encode() + text
 
 
-def test_a_request_joins_a_running_stream(server):
+def test_a_request_joins_a_running_stream(paced_server):
     """Sent at token 20 of 200, it answers before token 30."""
-    with socket.create_connection(("127.0.0.1", server.port)) as running, \
-            socket.create_connection(("127.0.0.1", server.port)) as joining:
+    with socket.create_connection(("127.0.0.1", paced_server.port)) as running, \
+            socket.create_connection(("127.0.0.1", paced_server.port)) as joining:
         request = native_request("/generate", {"inputs": "x", "parameters": {"max_new_tokens": 1}})
         running.sendall(native_request(
-            "/generate_stream", {"inputs": "The quick brown fox", "parameters": {"max_new_tokens": 200}}))
+            "/generate_stream", {"inputs": "The quick brown fox", "parameters": {"max_new_tokens": 200, "ignore_eos_token": True}}))
         received = b""
         answered_at = None
         sent = False
