@@ -88,6 +88,7 @@ std::vector<Sampled> sample_rows(Context& ctx, const std::vector<SamplingRow>& r
        .mask = mask_slots > 0 ? Tensor(columns.mask.data(), DType::kInt32, {mask_slots, words}) : Tensor()},
       {.token = token, .logprob = logprob});
   std::vector<Sampled> sampled;
+  sampled.reserve(static_cast<std::size_t>(num_rows));
   for (std::int64_t r = 0; r < num_rows; ++r) {
     sampled.push_back({.token = token.view().data<std::int64_t>()[r], .logprob = logprob.view().data<float>()[r]});
   }

@@ -88,6 +88,7 @@ std::vector<SafetensorsFile> open_shards(const fs::path& folder) {
     }
   }
   std::vector<SafetensorsFile> files;
+  files.reserve(shards.size());
   for (const std::string& shard : shards) files.emplace_back((folder / shard).string());
   check_index(index_path, shard_of, files);
   return files;
@@ -172,6 +173,7 @@ const SafetensorsFile& Checkpoint::file_of(std::string_view name) const {
 
 std::vector<std::string> Checkpoint::names() const {
   std::vector<std::string> names;
+  names.reserve(file_of_.size());
   for (const auto& [name, file] : file_of_) names.push_back(name);
   return names;
 }

@@ -14,6 +14,7 @@ std::vector<RowRange> grouped_qkv_rows(std::int64_t heads, std::int64_t kv_heads
   const std::int64_t query_rows = heads / kv_heads * head_dim;
   const std::int64_t group_rows = query_rows + 2 * head_dim;
   std::vector<RowRange> ranges;
+  ranges.reserve(static_cast<std::size_t>(3 * kv_heads));
   for (std::int64_t group = 0; group < kv_heads; ++group) {
     ranges.push_back({.begin = group * group_rows, .count = query_rows});
   }

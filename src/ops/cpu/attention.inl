@@ -4,7 +4,7 @@
 
 constexpr int kStepBlocks = 4;           // blocks converted at a time, at most
 constexpr int kManyHeadsStepBlocks = 1;  // the same where a tile has several KV heads
-constexpr std::int64_t kStepKeys = kStepBlocks * kPanelRows;
+constexpr std::int64_t kStepKeys = std::int64_t{kStepBlocks} * kPanelRows;
 constexpr int kSubRows = kMaxRows < 8 ? 4 : 8;  // rows computed together
 
 constexpr std::int64_t padded_head(std::int64_t head_dim) { return (head_dim + 15) / 16 * 16; }
@@ -79,7 +79,7 @@ void transpose_keys(const typename Stored<E>::Type* keys, std::int64_t stride, s
       for (int i = 0; i < 8; ++i) v[i] = load_8_words<E>(keys + (half * 8 + i) * stride + d);
       transpose_8x8(v);
       float* to = out + d * kPanelRows + half * 8;
-      for (int i = 0; i < 8; ++i) {
+      for (std::int64_t i = 0; i < 8; ++i) {
         if constexpr (E == Element::kBFloat16) {
           store_8_words(to + 2 * i * kPanelRows, _mm256_slli_epi32(v[i], 16));
           store_8_words(to + (2 * i + 1) * kPanelRows,

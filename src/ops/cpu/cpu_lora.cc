@@ -37,7 +37,7 @@ void for_items(ThreadPool& pool, const LoraBatch& batch, std::span<const LoraPar
     const Delta delta = delta_at(batch, parts, i);
     if (delta.pair.a.defined()) most_items = std::max(most_items, num_items(delta));
   }
-  const std::int64_t cuts = std::min<std::int64_t>(most_items, pool.num_threads() * 4);
+  const std::int64_t cuts = std::min<std::int64_t>(most_items, std::int64_t{4} * pool.num_threads());
   if (cuts == 0) return;
   pool.parallel_for(deltas * cuts, [&](std::int64_t task) {
     const Delta delta = delta_at(batch, parts, task / cuts);

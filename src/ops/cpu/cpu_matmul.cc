@@ -120,7 +120,8 @@ void multiply_many(ThreadPool& pool, const Product& product, Arena& arena) {
   const std::int64_t tiles_together = std::max<std::int64_t>(1, kRowsTogether / product.kernels.max_tile_rows);
   const std::int64_t row_chunks = (product.num_tiles + tiles_together - 1) / tiles_together;
   std::int64_t panels_together = kPanelsTogether;
-  while (panels_together > product.wide && row_chunks * (panels.count / panels_together) < pool.num_threads() * 3) {
+  while (panels_together > product.wide &&
+         row_chunks * (panels.count / panels_together) < std::int64_t{3} * pool.num_threads()) {
     panels_together /= 2;
   }
   const std::int64_t panel_chunks = (panels.count + panels_together - 1) / panels_together;

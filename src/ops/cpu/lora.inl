@@ -106,7 +106,8 @@ template <int Tokens, Element E>
 void expand_tokens(const LoraExpand& task, std::int64_t token) {
   constexpr int kVecs = 4 / Tokens;
   std::int64_t column = 0;
-  for (; column + kVecs * 16 <= task.columns; column += kVecs * 16) expand_tile<Tokens, kVecs, E>(task, token, column);
+  constexpr std::int64_t kColumns = std::int64_t{kVecs} * 16;
+  for (; column + kColumns <= task.columns; column += kColumns) expand_tile<Tokens, kVecs, E>(task, token, column);
   for (; column + 16 <= task.columns; column += 16) expand_tile<Tokens, 1, E>(task, token, column);
   if (column == task.columns) return;
   for (int t = 0; t < Tokens; ++t) expand_rest<E>(task, token + t, column);

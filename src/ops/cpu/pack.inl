@@ -4,12 +4,12 @@
 // Rows and columns of 8 x 8 words change places.
 [[gnu::always_inline]] inline void transpose_8x8(__m256i (&v)[8]) {
   __m256i pairs[8];
-  for (int i = 0; i < 4; ++i) {
+  for (std::int64_t i = 0; i < 4; ++i) {
     pairs[2 * i] = _mm256_unpacklo_epi32(v[2 * i], v[2 * i + 1]);
     pairs[2 * i + 1] = _mm256_unpackhi_epi32(v[2 * i], v[2 * i + 1]);
   }
   __m256i quads[8];
-  for (int i = 0; i < 2; ++i) {
+  for (std::int64_t i = 0; i < 2; ++i) {
     quads[4 * i] = _mm256_unpacklo_epi64(pairs[4 * i], pairs[4 * i + 2]);
     quads[4 * i + 1] = _mm256_unpackhi_epi64(pairs[4 * i], pairs[4 * i + 2]);
     quads[4 * i + 2] = _mm256_unpacklo_epi64(pairs[4 * i + 1], pairs[4 * i + 3]);
@@ -59,7 +59,7 @@ void transpose_halves(const char* rows, std::int64_t stride_bytes, std::int64_t 
       }
       transpose_8x8(v[half]);
     }
-    for (int i = 0; i < 8; ++i) {
+    for (std::int64_t i = 0; i < 8; ++i) {
       const __m256i even =
           _mm256_packus_epi32(_mm256_and_si256(v[0][i], low_mask), _mm256_and_si256(v[1][i], low_mask));
       const __m256i odd = _mm256_packus_epi32(_mm256_srli_epi32(v[0][i], 16), _mm256_srli_epi32(v[1][i], 16));
