@@ -1,9 +1,14 @@
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cmath>
+#include <csignal>
+#include <future>
 #include <limits>
 #include <numeric>
+#include <thread>
 #include <vector>
 
 #include "core/arena.h"
@@ -94,6 +99,47 @@ TEST(ThreadPool, RunsEveryIndexOnce) {
       for (const auto& count : seen) EXPECT_EQ(count.load(), 1);
     }
   }
+}
+
+// A worker stopped in a signal handler stands for one that the operating system does not run.
+int stopped_pipe[2];
+int go_on_pipe[2];
+
+void stop_until_told(int /*signal*/) {
+  char byte = 0;
+  static_cast<void>(!::write(stopped_pipe[1], &byte, 1));
+  static_cast<void>(!::read(go_on_pipe[0], &byte, 1));
+}
+
+TEST(ThreadPool, DoesNotWaitForAWorkerThatIsNotRunning) {
+  ASSERT_EQ(::pipe(stopped_pipe), 0);
+  ASSERT_EQ(::pipe(go_on_pipe), 0);
+  std::signal(SIGUSR1, stop_until_told);
+  ThreadPool pool(2);
+  const pthread_t caller = ::pthread_self();
+  std::atomic<pthread_t> worker{caller};
+  while (worker.load() == caller) {
+    pool.parallel_for(64, [&](std::int64_t /*index*/) {
+      if (::pthread_self() != caller) worker.store(::pthread_self());
+      std::this_thread::yield();
+    });
+  }
+  ASSERT_EQ(::pthread_kill(worker.load(), SIGUSR1), 0);
+  char byte = 0;
+  ASSERT_EQ(::read(stopped_pipe[0], &byte, 1), 1);
+
+  std::atomic<int> done{0};
+  std::future<void> lists = std::async(std::launch::async, [&] {
+    for (int list = 0; list < 100; ++list) pool.parallel_for(10, [&](std::int64_t /*index*/) { done.fetch_add(1); });
+  });
+  EXPECT_EQ(lists.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  EXPECT_EQ(::write(go_on_pipe[1], &byte, 1), 1);
+  lists.wait();
+  EXPECT_EQ(done.load(), 1000);
+  pool.parallel_for(10, [&](std::int64_t /*index*/) { done.fetch_add(1); });
+  EXPECT_EQ(done.load(), 1010);
+  std::signal(SIGUSR1, SIG_DFL);
+  for (const int fd : {stopped_pipe[0], stopped_pipe[1], go_on_pipe[0], go_on_pipe[1]}) ::close(fd);
 }
 
 TEST(Result, HoldsValueOrError) {

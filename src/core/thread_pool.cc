@@ -39,20 +39,32 @@ void ThreadPool::run(std::int64_t num_tasks, Call call, const void* task) {
   task_ = task;
   num_tasks_ = num_tasks;
   next_index_.store(0, std::memory_order_relaxed);
-  working_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
+  gate_.store(0, std::memory_order_release);
   generation_.fetch_add(1, std::memory_order_release);
   generation_.notify_all();
   work();
   // The list lives on the caller's stack: wait until no worker can still read it.
-  for (int spins = 0;; ++spins) {
-    const int left = working_.load(std::memory_order_acquire);
-    if (left == 0) return;
+  std::uint32_t gate = gate_.fetch_or(kClosed, std::memory_order_acq_rel) | kClosed;
+  for (int spins = 0; gate != kClosed; ++spins) {
     if (spins < kSpinsBeforeSleep) {
       pause_processor();
     } else {
-      working_.wait(left, std::memory_order_acquire);
+      gate_.wait(gate, std::memory_order_acquire);
     }
+    gate = gate_.load(std::memory_order_acquire);
   }
+}
+
+bool ThreadPool::enter() {
+  std::uint32_t gate = gate_.load(std::memory_order_relaxed);
+  do {
+    if ((gate & kClosed) != 0) return false;
+  } while (!gate_.compare_exchange_weak(gate, gate + 1, std::memory_order_acquire, std::memory_order_relaxed));
+  return true;
+}
+
+void ThreadPool::leave() {
+  if (gate_.fetch_sub(1, std::memory_order_acq_rel) == kClosed + 1) gate_.notify_one();
 }
 
 void ThreadPool::work() {
@@ -78,8 +90,9 @@ void ThreadPool::worker_loop(const std::stop_token& stop) {
     }
     if (stop.stop_requested()) return;
     seen = current;
+    if (!enter()) continue;
     work();
-    if (working_.fetch_sub(1, std::memory_order_acq_rel) == 1) working_.notify_one();
+    leave();
   }
 }
 

@@ -32,16 +32,21 @@ class ThreadPool {
 
   void run(std::int64_t num_tasks, Call call, const void* task);
   void work();
+  bool enter();
+  void leave();
   void worker_loop(const std::stop_token& stop);
 
   std::vector<std::jthread> workers_;
-  // The current list. Written by the caller before `generation_` moves, read by workers after they saw it move.
+  // The current list. Written by the caller while the gate is closed and nobody is inside, read by workers inside.
   Call call_ = nullptr;
   const void* task_ = nullptr;
   std::int64_t num_tasks_ = 0;
   std::atomic<std::int64_t> next_index_{0};
-  std::atomic<std::uint32_t> generation_{0};
-  std::atomic<int> working_{0};  // workers that have not finished the current list
+  std::atomic<std::uint32_t> generation_{0};  // moves with each list: what workers wait for
+  // kClosed, plus the workers inside. The caller closes it when no index is left, so it never waits for a worker that
+  // the operating system has not run yet: on a busy machine the others do that worker's share.
+  static constexpr std::uint32_t kClosed = std::uint32_t{1} << 31;
+  std::atomic<std::uint32_t> gate_{kClosed};
 };
 
 }  // namespace shoal
