@@ -3,7 +3,6 @@
 // machine disturbs them least; `share` is of the best plain read or the best oneDNN product of the same run.
 // With --threads=1 (and OMP_NUM_THREADS=1 for oneDNN) time is the thread's own, so a busy machine can be measured too.
 #include <benchmark/benchmark.h>
-#include <emmintrin.h>
 #include <fmt/format.h>
 #include <time.h>
 
@@ -19,6 +18,7 @@
 #include "ops/backends.h"
 #include "ops/lora.h"
 #include "ops/matmul.h"
+#include "wide_read.h"
 
 namespace shoal {
 namespace {
@@ -89,33 +89,15 @@ double measure_read(ThreadPool& pool, Clock clock) {
   Buffer memory(host_allocator(), kReadBytes);
   auto* words = static_cast<std::int64_t*>(memory.raw());
   std::fill(words, words + kReadBytes / 8, std::int64_t{1});
-  const auto* vectors = static_cast<const __m128i*>(memory.raw());
-  const std::int64_t count = kReadBytes / 16;
   constexpr std::int64_t kPieces = 256;
+  constexpr std::int64_t kPieceWords = kReadBytes / 8 / kPieces;
+  static_assert(kPieceWords % 128 == 0);
   std::vector<std::int64_t> sums(kPieces);
   double best = 1e30;
   for (int repeat = 0; repeat < 9; ++repeat) {
     const double begin = seconds_now(clock);
     pool.parallel_for(kPieces, [&](std::int64_t piece) {
-      // Four streams with prefetch: one alone does not reach what a core can read.
-      const std::int64_t begin_vector = piece * count / kPieces;
-      const std::int64_t stream = count / kPieces / 4;
-      __m128i a = _mm_setzero_si128();
-      __m128i b = a;
-      __m128i c = a;
-      __m128i d = a;
-      for (std::int64_t i = begin_vector; i < begin_vector + stream; i += 4) {
-        for (std::int64_t j = 0; j < 4; ++j) {
-          const __m128i* line = vectors + i + j * stream;
-          _mm_prefetch(reinterpret_cast<const char*>(line) + 1024, _MM_HINT_T0);
-          a = _mm_add_epi64(a, _mm_load_si128(line));
-          b = _mm_add_epi64(b, _mm_load_si128(line + 1));
-          c = _mm_add_epi64(c, _mm_load_si128(line + 2));
-          d = _mm_add_epi64(d, _mm_load_si128(line + 3));
-        }
-      }
-      const __m128i sum = _mm_add_epi64(_mm_add_epi64(a, b), _mm_add_epi64(c, d));
-      sums[static_cast<std::size_t>(piece)] += _mm_cvtsi128_si64(sum);
+      sums[static_cast<std::size_t>(piece)] += wide_sum(words + piece * kPieceWords, kPieceWords);
     });
     best = std::min(best, seconds_now(clock) - begin);
   }

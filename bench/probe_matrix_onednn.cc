@@ -1,6 +1,7 @@
+#include <omp.h>
+
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <dnnl.hpp>
 #include <unordered_map>
 #include <vector>
@@ -47,8 +48,7 @@ double product_gflop_s(Type type) {
 }  // namespace
 
 MatrixRate probe_matrix_rate(int num_threads) {
-  // Debian's oneDNN runs on OpenMP, which reads this when its first region starts.
-  ::setenv("OMP_NUM_THREADS", std::to_string(num_threads).c_str(), 0);
+  omp_set_num_threads(num_threads);  // Debian's oneDNN runs on OpenMP
   try {
     return {.gflop_s = product_gflop_s(Type::bf16), .dtype = "bfloat16"};
   } catch (const dnnl::error&) {
