@@ -113,8 +113,8 @@ def tiny_folder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def paced_server(tiny_folder, tmp_path):
-    """Random weights of a size that takes some milliseconds a token, so that tokens can be told apart in time."""
+def paced_model(tiny_folder, tmp_path) -> Path:
+    """A model of a size that takes some milliseconds a token, so that tokens can be told apart in time."""
     shutil.copytree(tiny_folder / "model", tmp_path / "model")
     (tmp_path / "model" / "model.safetensors").unlink()
     (tmp_path / "adapters").mkdir()
@@ -122,7 +122,12 @@ def paced_server(tiny_folder, tmp_path):
     config = json.loads(path.read_text())
     config |= {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 8, "head_dim": 128}
     path.write_text(json.dumps(config))
-    running = Server(tmp_path, "--load-format", "dummy")
+    return tmp_path
+
+
+@pytest.fixture
+def paced_server(paced_model):
+    running = Server(paced_model, "--load-format", "dummy")
     yield running
     assert running.stop() == 0
 

@@ -4,9 +4,17 @@ import asyncio
 import json
 import select
 import socket
+import statistics
+import subprocess
+import time
+from pathlib import Path
 
-from conftest import ADAPTERS
-from streams import stream_native
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from conftest import ADAPTERS, Server
+from streams import Stream, stream_native
 
 PROMPTS = ["The quick brown fox", "A server answers", "Zwölf", "def main():", "1234", "Many small fish swim as", "x", "shoal. " * 20]
 
@@ -73,3 +81,65 @@ def test_a_request_joins_a_running_stream(paced_server):
                 joining.sendall(request)
                 sent = True
         assert answered_at < 30
+
+
+def make_query_adapter(folder: Path, config: dict, rank: int = 8) -> None:
+    """On q_proj of every layer of a model with this config."""
+    rows = config["num_attention_heads"] * config["head_dim"]
+    tensors = {}
+    for layer in range(config["num_hidden_layers"]):
+        name = f"base_model.model.model.layers.{layer}.self_attn.q_proj"
+        tensors[name + ".lora_A.weight"] = np.full((rank, config["hidden_size"]), 0.01, np.float32)
+        tensors[name + ".lora_B.weight"] = np.full((rows, rank), 0.01, np.float32)
+    folder.mkdir(parents=True)
+    save_file(tensors, folder / "adapter_model.safetensors")
+    adapter = {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "target_modules": ["q_proj"]}
+    (folder / "adapter_config.json").write_text(json.dumps(adapter))
+
+
+@pytest.fixture
+def slow_disk_server(paced_model, tmp_path):
+    """Its adapter `behind-a-slow-disk` takes two seconds to open."""
+    library = tmp_path / "slow_open.so"
+    source = Path(__file__).parent / "slow_open.c"
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
+    config = json.loads((paced_model / "model" / "config.json").read_text())
+    make_query_adapter(paced_model / "adapters" / "behind-a-slow-disk", config)
+    environment = {"LD_PRELOAD": str(library), "SLOW_PATH": "behind-a-slow-disk/adapter_model"}
+    running = Server(paced_model, "--load-format", "dummy", env=environment)
+    yield running
+    assert running.stop() == 0
+
+
+def test_a_slow_adapter_delays_nobody_else(slow_disk_server):
+    async def run():
+        stream = await Stream(slow_disk_server.port, "/generate_stream",
+                              {"inputs": "x", "parameters": {"max_new_tokens": 900, "ignore_eos_token": True}}).open()
+        await stream.send()
+        assert await stream.read_head() == 200
+        waiting = None
+        quiet_ms, loading_ms = [], []
+        last = None
+        async for _ in stream.events():
+            now = time.monotonic()
+            if last is not None:
+                (quiet_ms if waiting is None else loading_ms).append((now - last) * 1e3)
+            last = now
+            if len(quiet_ms) == 200 and waiting is None:
+                sent = time.monotonic()
+                waiting = asyncio.create_task(stream_native(slow_disk_server.port, "y", max_new_tokens=1,
+                                                            adapter_id="behind-a-slow-disk"))
+            if waiting is not None and waiting.done():
+                break
+        took_s = time.monotonic() - sent
+        stream.drop()
+        assert "generated_text" in waiting.result()[-1], waiting.result()
+        return quiet_ms[20:], loading_ms, took_s
+
+    quiet_ms, loading_ms, took_s = asyncio.run(run())
+    assert took_s >= 2, "the disk was not slow: nothing was tested"
+    assert len(loading_ms) > 100
+    quiet, loading = statistics.quantiles(quiet_ms, n=20)[-1], statistics.quantiles(loading_ms, n=20)[-1]
+    print(f"gaps (95 of 100): quiet {quiet:.2f} ms, beside the load {loading:.2f} ms, longest {max(loading_ms):.2f} ms")
+    assert loading < 2 * quiet
+    assert max(loading_ms) < 500
