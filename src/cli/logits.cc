@@ -63,15 +63,17 @@ int run_logits(const LogitsOptions& options) {
   const std::vector<NamedIds> named = read_sequences(options);
   std::int64_t longest = 0;
   std::int64_t total = 0;
+  std::int64_t cached = 0;
   for (const NamedIds& sequence : named) {
     const auto tokens = static_cast<std::int64_t>(sequence.ids.size());
     longest = std::max(longest, tokens);
-    total += (tokens + kBlockSize - 1) / kBlockSize * kBlockSize;
+    total += tokens;
+    cached += blocks_for_tokens(tokens) * kBlockSize;
   }
   PathSource source;
   EngineOptions sizes;
   sizes.min_served_positions = longest;
-  sizes.min_cache_tokens = total;
+  sizes.min_cache_tokens = cached;
   sizes.max_step_tokens = total;
   Session session(options.model, source, sizes);
   const std::int64_t vocab = session.engine().model_info().vocab;

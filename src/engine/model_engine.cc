@@ -59,6 +59,9 @@ ModelEngine::ModelEngine(const EngineOptions& options, const Backend& backend, A
   sampler_ = std::make_unique<Sampler>(backend, vocab_limit, options.max_sequences);
   sample_rows_.reserve(static_cast<std::size_t>(options.max_sequences));
   result_.samples.reserve(static_cast<std::size_t>(options.max_sequences));
+  // No sequence has more blocks than the cache.
+  inputs_.reserve(options.max_step_tokens, options.max_sequences,
+                  std::min(info_.num_blocks, blocks_for_tokens(info_.max_positions)), options.adapters.max_adapters);
   info_.vocab_size = vocab_limit;
 }
 

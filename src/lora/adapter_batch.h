@@ -21,6 +21,7 @@ struct AdapterBatchData {
 // Groups rows by adapter without allocating once it is warm. One for tokens, one for logits rows.
 class AdapterGrouping {
  public:
+  void reserve(std::int64_t max_rows, std::int64_t max_adapters);
   // rows[i] uses adapters[row_adapters[i]]; -1 = base.
   void build(std::span<const std::int32_t> row_adapters, std::span<const AdapterWeights* const> adapters);
   LoraBatch batch() const;

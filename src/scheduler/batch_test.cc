@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "scheduler/allocation_counter.h"
+#include "core/allocation_counter.h"
 
 namespace shoal {
 namespace {

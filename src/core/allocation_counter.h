@@ -5,7 +5,7 @@
 
 namespace shoal::test {
 
-// Calls of operator new by this thread so far.
+// Allocations by operator new and by host_allocator() so far, of all threads.
 std::int64_t num_allocations();
 
 }  // namespace shoal::test

@@ -1,0 +1,119 @@
+#include "engine/model_engine.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "core/allocation_counter.h"
+#include "core/block_size.h"
+#include "core/thread_pool.h"
+#include "ops/backends.h"
+
+namespace shoal {
+namespace {
+
+const char* const kModel = "tests/goldens/solar-10.7b-like";
+
+class FolderSource final : public AdapterSource {
+ public:
+  Result<std::filesystem::path> fetch(const AdapterKey& key) override {
+    return std::filesystem::path(kModel) / ("adapter_" + key.id);
+  }
+};
+
+// Six decoding sequences and a chunk of a prompt in each step, over the base model and three adapters; sampled rows
+// with and without penalties.
+class MixedSteps {
+ public:
+  static constexpr std::int32_t kDecoding = 6;
+  static constexpr std::int32_t kPromptChunk = 40;
+  static constexpr std::int32_t kBlocksEach = 8;
+
+  explicit MixedSteps(Engine& engine, std::vector<std::int32_t> adapters)
+      : engine_(engine), adapters_(std::move(adapters)) {
+    plan_.sequences.reserve(kDecoding + 1);
+    plan_.input_ids.reserve(1024);
+    plan_.block_ids.reserve(1024);
+    plan_.history_ids.reserve(1024);
+  }
+
+  void build_plan() {
+    plan_.clear();
+    for (std::int32_t i = 0; i < kDecoding; ++i) add(i, decoded_, 1);
+    add(kDecoding, 0, kPromptChunk);
+    ++decoded_;
+  }
+  void step() { ASSERT_EQ(engine_.step(plan_).samples.size(), static_cast<std::size_t>(kDecoding + 1)); }
+
+ private:
+  void add(std::int32_t index, std::int32_t cached, std::int32_t query) {
+    PlanSequence sequence{.state_slot = index,
+                          .input_begin = static_cast<std::int64_t>(plan_.input_ids.size()),
+                          .query_length = query,
+                          .cached_length = cached,
+                          .block_begin = static_cast<std::int64_t>(plan_.block_ids.size()),
+                          .num_blocks = static_cast<std::int32_t>(blocks_for_tokens(cached + query)),
+                          .adapter = adapters_[static_cast<std::size_t>(index) % adapters_.size()],
+                          .logit_rows = 1};
+    if (index % 2 == 1) {
+      sequence.sampling = {.greedy = false, .temperature = 0.7F, .top_k = 20, .top_p = 0.9F, .seed = 5};
+    }
+    if (index % 3 == 1) {
+      sequence.sampling.repetition_penalty = 1.2F;
+      sequence.sampling.frequency_penalty = 0.1F;
+      if (cached == 0) {
+        sequence.history_begin = static_cast<std::int64_t>(plan_.history_ids.size());
+        sequence.history_length = sequence.history_prompt_length = query;
+        for (std::int32_t i = 0; i < query; ++i) plan_.history_ids.push_back(i);
+      }
+    }
+    for (std::int32_t i = 0; i < query; ++i) plan_.input_ids.push_back((cached + i * 7 + index) % 90);
+    for (std::int32_t block = 0; block < sequence.num_blocks; ++block) {
+      plan_.block_ids.push_back(index * kBlocksEach + block);
+    }
+    plan_.sequences.push_back(sequence);
+  }
+
+  Engine& engine_;
+  std::vector<std::int32_t> adapters_;
+  std::int32_t decoded_ = 0;
+  StepPlan plan_;
+};
+
+TEST(ModelEngine, StepAllocatesNothing) {
+  ThreadPool pool(2);
+  const std::unique_ptr<Backend> backend = make_cpu_backend(available_isas().back(), pool);
+  FolderSource source;
+  Wakeup wakeup;
+  EngineOptions options;
+  options.model_path = kModel;
+  options.dtype = DType::kBFloat16;
+  options.kv_cache_bytes = std::int64_t{8} << 20;
+  options.min_served_positions = MixedSteps::kBlocksEach * kBlockSize;
+  ModelEngine engine(options, *backend, source, wakeup);
+  std::vector<std::int32_t> adapters = {-1};
+  for (const char* id : {"all", "r256", "head"}) {
+    const AdapterHandle handle = engine.acquire_adapter({.id = id});
+    while (engine.adapter_status(handle).state == AdapterState::kLoading) wakeup.wait();
+    ASSERT_EQ(engine.adapter_status(handle).state, AdapterState::kReady) << id;
+    adapters.push_back(handle.slot);
+  }
+
+  MixedSteps steps(engine, adapters);
+  for (int i = 0; i < 5; ++i) {  // the arena grows to what such a step needs
+    steps.build_plan();
+    steps.step();
+  }
+  for (int i = 0; i < 60; ++i) {  // crosses block borders
+    steps.build_plan();
+    const std::int64_t before = test::num_allocations();
+    steps.step();
+    ASSERT_EQ(test::num_allocations(), before) << "in step " << i;
+  }
+  const std::int64_t before = test::num_allocations();
+  const Buffer buffer(backend->allocator(), 64);
+  EXPECT_EQ(test::num_allocations(), before + 1) << "the counter counts";
+}
+
+}  // namespace
+}  // namespace shoal
