@@ -71,6 +71,36 @@ TEST(HttpServer, AnswersSeveralRequestsOnOneConnection) {
   }
 }
 
+TEST(HttpServer, LargeRequestsLeaveAThreadToTheOthers) {
+  std::atomic<int> at_work{0};
+  std::atomic<int> most_at_work{0};
+  std::atomic<bool> go_on{false};
+  HttpServer server(
+      loopback(),
+      [&](const HttpRequest& request, const ResponseWriter& writer) {
+        if (request.path == "/large") {
+          most_at_work = std::max(most_at_work.load(), ++at_work);
+          for (int i = 0; i < 1000 && !go_on; ++i) std::this_thread::sleep_for(milliseconds(10));
+          --at_work;
+        }
+        writer.send(200, {}, "done");
+      },
+      on_fault);
+  const std::string body(100'000, 'x');
+  std::vector<RawClient> large;
+  for (int i = 0; i < 5; ++i) {
+    large.emplace_back(server.port());
+    large.back().post("/large", body);
+  }
+  ASSERT_TRUE(eventually([&] { return at_work == 1; }));
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(test::get(server.port(), "/small").body, "done");
+  EXPECT_EQ(at_work, 1) << "the first is still there";
+  large[3].reset();  // while it waits
+  go_on = true;
+  for (const std::size_t i : {0U, 1U, 2U, 4U}) EXPECT_EQ(large[i].read_response().body, "done");
+  EXPECT_EQ(most_at_work, 1);
+}
+
 TEST(HttpServer, AnswersPipelinedRequestsInOrder) {
   HttpServer server(loopback(), echo, on_fault);
   RawClient client(server.port());
