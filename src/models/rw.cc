@@ -189,8 +189,8 @@ class RwModel final : public CausalLm {
  private:
   // Savers drop either half of a tied pair.
   static std::string embedding_name(const LoadContext& load, const RwConfig& config) {
-    const std::string own = "transformer.word_embeddings.weight";
-    if (config.tie == HeadTie::kOwnWeight) return own;
+    constexpr std::string_view own = "transformer.word_embeddings.weight";
+    if (config.tie == HeadTie::kOwnWeight) return std::string(own);
     return load.weights.first_of({own, "lm_head.weight"});
   }
 

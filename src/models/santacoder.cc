@@ -123,8 +123,8 @@ class SantaCoderModel final : public CausalLm {
  private:
   // Savers drop either half of a tied pair.
   static std::string embedding_name(const LoadContext& load, const SantaCoderConfig& config) {
-    const std::string own = "transformer.wte.weight";
-    if (config.tie == HeadTie::kOwnWeight) return own;
+    constexpr std::string_view own = "transformer.wte.weight";
+    if (config.tie == HeadTie::kOwnWeight) return std::string(own);
     return load.weights.first_of({own, "lm_head.weight"});
   }
 

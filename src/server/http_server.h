@@ -64,9 +64,9 @@ struct HttpServerOptions {
   std::int32_t port = 3000;  // 0: any free one
   std::int32_t num_threads = 2;
   std::size_t max_connections = 8192;
-  std::size_t max_header_bytes = 32 * 1024;
-  std::size_t max_body_bytes = 2 * 1024 * 1024;
-  std::size_t max_stream_buffer_bytes = 1024 * 1024;
+  std::size_t max_header_bytes = std::size_t{32} << 10;
+  std::size_t max_body_bytes = std::size_t{2} << 20;
+  std::size_t max_stream_buffer_bytes = std::size_t{1} << 20;
   std::chrono::milliseconds idle_timeout{75'000};        // between requests of a kept connection
   std::chrono::milliseconds header_timeout{10'000};      // from the first byte of a request to the end of its headers
   std::chrono::milliseconds body_timeout{60'000};        // from there to the end of its body

@@ -121,6 +121,7 @@ std::map<std::string, std::string, std::less<>> parse_metadata(const nlohmann::j
 // The ranges must tile the data: what two tensors share, or none names, is not what the writer meant.
 void check_tiling(const SafetensorsHeader& header, std::int64_t data_bytes, std::string_view file) {
   std::vector<std::pair<const std::string*, const TensorInfo*>> in_file_order;
+  in_file_order.reserve(header.tensors.size());
   for (const auto& [name, info] : header.tensors) in_file_order.emplace_back(&name, &info);
   std::sort(in_file_order.begin(), in_file_order.end(), [](const auto& left, const auto& right) {
     return std::pair(left.second->byte_begin, left.second->num_bytes) <
