@@ -19,7 +19,7 @@ using Exchange = ResponseWriter::Exchange;
 namespace {
 
 constexpr auto kLinger = std::chrono::milliseconds(3000);
-constexpr std::size_t kLargeBody = 64 * 1024;  // some 20 ms of parsing and tokenizing
+constexpr std::size_t kLargeBody = std::size_t{64} << 10;  // some 20 ms of parsing and tokenizing
 
 }  // namespace
 
