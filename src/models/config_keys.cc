@@ -76,6 +76,11 @@ HeadTie read_head_tie(const ConfigReader& config, bool absent) {
   return config.optional_bool("tie_word_embeddings", absent) ? HeadTie::kTiedToEmbedding : HeadTie::kOwnWeight;
 }
 
+std::string tied_embedding_name(const LoadContext& load, std::string_view own_name, HeadTie tie) {
+  if (tie == HeadTie::kOwnWeight) return std::string(own_name);
+  return load.weights.first_of({own_name, "lm_head.weight"});
+}
+
 void check_head_counts(const ConfigReader& config, std::int64_t heads, std::int64_t kv_heads) {
   if (heads % kv_heads == 0) return;
   throw StartError(fmt::format("{}: {} attention heads and {} key-value heads, expected a multiple", config.file(),

@@ -97,7 +97,7 @@ struct SantaCoderBlock {
 class SantaCoderModel final : public CausalLm {
  public:
   SantaCoderModel(const SantaCoderConfig& config, LoadContext& load)
-      : embedding_(load, embedding_name(load, config), config.vocab, config.hidden),
+      : embedding_(load, tied_embedding_name(load, "transformer.wte.weight", config.tie), config.vocab, config.hidden),
         position_embedding_(load, "transformer.wpe.weight", config.num_positions, config.hidden),
         final_norm_(load, "transformer.ln_f", config.hidden, config.norm),
         lm_head_(load, "lm_head", embedding_, config.tie) {
@@ -121,13 +121,6 @@ class SantaCoderModel final : public CausalLm {
   }
 
  private:
-  // Savers drop either half of a tied pair.
-  static std::string embedding_name(const LoadContext& load, const SantaCoderConfig& config) {
-    constexpr std::string_view own = "transformer.wte.weight";
-    if (config.tie == HeadTie::kOwnWeight) return std::string(own);
-    return load.weights.first_of({own, "lm_head.weight"});
-  }
-
   Embedding embedding_;
   Embedding position_embedding_;  // [n_positions, hidden]
   Norm final_norm_;

@@ -2,55 +2,16 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <array>
 
 #include "core/result.h"
 #include "layers/attention.h"
 #include "layers/mlp.h"
+#include "models/bskcn.h"
 #include "models/causal_lm.h"
 #include "models/config_keys.h"
-#include "ops/elementwise.h"
 
 namespace shoal {
 namespace {
-
-using LayerList = std::vector<std::int64_t>;
-
-// BSKCN: before layer i the residual stream is saved (lists 1 and 2) and an earlier one is mixed in (3 and 4).
-struct Bskcn {
-  std::array<LayerList, 2> save;  // bskcn_1, bskcn_2
-  std::array<LayerList, 2> mix;   // bskcn_3, bskcn_4: mixes what the list of the same index saved last
-  float weight = 0.0F;            // bskcn_tv[1], of the saved stream; the first entry is for training
-};
-
-bool holds(const LayerList& layers, std::int64_t layer) {
-  return std::find(layers.begin(), layers.end(), layer) != layers.end();
-}
-
-Bskcn read_bskcn(const ConfigReader& config, std::int64_t num_layers) {
-  Bskcn bskcn;
-  bool any = false;
-  for (std::size_t i = 0; i < 2; ++i) {
-    const std::string save_key = fmt::format("bskcn_{}", i + 1);
-    const std::string mix_key = fmt::format("bskcn_{}", i + 3);
-    bskcn.save[i] = config.optional_int_list(save_key);
-    bskcn.mix[i] = config.optional_int_list(mix_key);
-    for (const std::string& key : {save_key, mix_key}) {
-      for (const std::int64_t layer : config.optional_int_list(key)) {
-        if (layer < 0 || layer >= num_layers) config.refuse(key, fmt::format("layers below {}", num_layers));
-        any = true;
-      }
-    }
-    for (const std::int64_t layer : bskcn.mix[i]) {
-      const bool saved = std::any_of(bskcn.save[i].begin(), bskcn.save[i].end(), [&](auto j) { return j <= layer; });
-      if (!saved) config.refuse(mix_key, fmt::format("no mix before the first layer of {}", save_key));
-    }
-  }
-  const std::vector<double> weights = config.optional_float_list("bskcn_tv");
-  if (any && weights.size() < 2) config.refuse("bskcn_tv", "two numbers, since the bskcn lists name layers");
-  if (any) bskcn.weight = static_cast<float>(weights[1]);
-  return bskcn;
-}
 
 struct SolarConfig {
   explicit SolarConfig(const ConfigReader& config)
@@ -69,7 +30,7 @@ struct SolarConfig {
         mlp_bias(config.optional_bool("mlp_bias", false) ? Bias::kPresent : Bias::kNone),
         tie(read_head_tie(config, false)),
         rotary(read_rotary(config, head_dim, RotaryStyle::kHalfSplit, max_positions)),
-        bskcn(read_bskcn(config, num_layers)) {
+        bskcn(config, num_layers) {
     check_head_counts(config, heads, kv_heads);
   }
 
@@ -128,9 +89,9 @@ class SolarModel final : public CausalLm {
 
   ForwardOutput forward(Context& ctx, const ForwardInput& in) const override {
     const Tensor hidden = embedding_.forward(ctx, in.input_ids);
-    std::array<Tensor, 2> saved;
+    Bskcn::Saved saved;
     for (std::size_t i = 0; i < blocks_.size(); ++i) {
-      mix_saved_streams(ctx, static_cast<std::int64_t>(i), hidden, saved);
+      bskcn_.apply(ctx, static_cast<std::int64_t>(i), hidden, saved);
       const Arena::Scope scope(ctx.arena);
       const SolarBlock& block = blocks_[i];
       block.attention.forward_add(ctx, in, block.input_norm.forward(ctx, hidden), hidden);
@@ -144,18 +105,6 @@ class SolarModel final : public CausalLm {
   }
 
  private:
-  // Saves come before mixes, both on the whole residual stream: hidden = saved * t + hidden * (1 - t).
-  void mix_saved_streams(Context& ctx, std::int64_t layer, const Tensor& hidden, std::array<Tensor, 2>& saved) const {
-    for (std::size_t i = 0; i < 2; ++i) {
-      if (!holds(bskcn_.save[i], layer)) continue;
-      if (!saved[i].defined()) saved[i] = ctx.arena.take(hidden.dtype(), {hidden.dim(0), hidden.dim(1)});
-      ops::scale(ctx, hidden, 1.0F, saved[i]);
-    }
-    for (std::size_t i = 0; i < 2; ++i) {
-      if (holds(bskcn_.mix[i], layer)) ops::mix(ctx, saved[i], hidden, bskcn_.weight, hidden);
-    }
-  }
-
   Bskcn bskcn_;
   Embedding embedding_;
   Rotary rotary_;
