@@ -36,12 +36,13 @@ std::vector<NamedIds> read_sequences(const LogitsOptions& options) {
 // One --adapter-id serves all sequences; repeated, one a sequence in their order, `base` for none.
 std::vector<std::int32_t> acquire_adapters(Session& session, const std::vector<std::string>& adapter_ids,
                                            std::size_t num_sequences) {
-  std::vector<std::int32_t> slots;
   if (adapter_ids.empty()) return std::vector<std::int32_t>(num_sequences, -1);
   if (adapter_ids.size() != 1 && adapter_ids.size() != num_sequences) {
     throw UsageError(
         fmt::format("{} --adapter-id for {} sequences, expected 1 or as many", adapter_ids.size(), num_sequences));
   }
+  std::vector<std::int32_t> slots;
+  slots.reserve(num_sequences);
   for (const std::string& id : adapter_ids) {
     slots.push_back(id == "base" ? -1 : session.acquire_adapter({.id = id}).slot);
   }

@@ -24,6 +24,7 @@ CpuIsa isa_from_environment() {
   const std::optional<CpuIsa> isa = isa_from_name(forced);
   if (isa && std::find(available.begin(), available.end(), *isa) != available.end()) return *isa;
   std::vector<std::string_view> names;
+  names.reserve(available.size());
   for (const CpuIsa one : available) names.push_back(isa_name(one));
   throw UsageError(fmt::format("SHOAL_ISA is {}, this processor has {}", forced, fmt::join(names, ", ")));
 }
