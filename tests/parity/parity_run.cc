@@ -27,7 +27,7 @@ class ParityRun::FolderSource final : public AdapterSource {
   std::string folder_;
 };
 
-ParityRun::ParityRun(const GoldenCase& golden, const Backend& backend, DType dtype)
+ParityRun::ParityRun(const GoldenCase& golden, const Backend& backend, DType dtype, const EngineWrapper& wrap)
     : golden_(golden), dtype_(dtype), source_(std::make_unique<FolderSource>(golden.folder)) {
   EngineOptions options;
   options.model_path = golden.folder;
@@ -39,7 +39,9 @@ ParityRun::ParityRun(const GoldenCase& golden, const Backend& backend, DType dty
           std::max(options.min_served_positions, static_cast<std::int64_t>(sequence.input_ids.size()));
     }
   }
-  engine_ = std::make_unique<ModelEngine>(options, backend, *source_, wakeup_);
+  model_engine_ = std::make_unique<ModelEngine>(options, backend, *source_, wakeup_);
+  if (wrap) wrapper_ = wrap(*model_engine_);
+  engine_ = wrapper_ ? wrapper_.get() : model_engine_.get();
   for (const GoldenRun& run : golden.runs) {
     AdapterHandle handle;
     if (!run.adapter.empty()) {
@@ -109,37 +111,71 @@ ParityResult ParityRun::force_items(const std::vector<Item>& items, const Teache
   return result;
 }
 
+namespace {
+
+// One sequence of a greedy batch.
+struct GreedySequence {
+  const GoldenSequence* golden;
+  std::int32_t adapter;
+  BlockTable blocks;
+  std::int32_t row = 0;  // of the sample before
+  bool ended = false;
+
+  std::int64_t num_tokens(std::int64_t step) const { return std::ssize(golden->input_ids) + step; }
+};
+
+void add_to_plan(StepPlan& plan, GreedySequence& sequence, std::int64_t step) {
+  const std::int64_t cached = step == 0 ? 0 : sequence.num_tokens(step) - 1;
+  CHECK(sequence.blocks.grow_to_tokens(sequence.num_tokens(step)));
+  const auto row = static_cast<std::int32_t>(plan.sequences.size());
+  plan.sequences.push_back({.state_slot = row,
+                            .source = step == 0 ? TokenSource::kHost : TokenSource::kPreviousSample,
+                            .source_row = sequence.row,
+                            .input_begin = std::ssize(plan.input_ids),
+                            .query_length = static_cast<std::int32_t>(sequence.num_tokens(step) - cached),
+                            .cached_length = static_cast<std::int32_t>(cached),
+                            .block_begin = std::ssize(plan.block_ids),
+                            .num_blocks = static_cast<std::int32_t>(sequence.blocks.num_blocks()),
+                            .adapter = sequence.adapter,
+                            .logit_rows = 1});
+  const std::vector<std::int64_t>& prompt = sequence.golden->input_ids;
+  if (step == 0) plan.input_ids.insert(plan.input_ids.end(), prompt.begin(), prompt.end());
+  const std::span<const std::int32_t> ids = sequence.blocks.block_ids();
+  plan.block_ids.insert(plan.block_ids.end(), ids.begin(), ids.end());
+  sequence.row = row;
+}
+
+}  // namespace
+
 std::string ParityRun::greedy_difference(const GoldenRun& run) {
   BlockAllocator allocator(engine_->info().num_blocks, BlockOrder::kShuffled, /*seed=*/3);
+  std::vector<GreedySequence> batch;
   for (const Item& item : items_of(run)) {
-    const GoldenSequence& golden = *item.golden;
-    const double bound = logit_bound(dtype_, golden).largest * largest_magnitude(golden.logits);
-    const auto prompt = static_cast<std::int64_t>(golden.input_ids.size());
-    BlockTable blocks(allocator);
-    StepPlan plan;
-    for (std::int64_t i = 0; i < static_cast<std::int64_t>(golden.greedy.size()); ++i) {
-      const std::int64_t cached = i == 0 ? 0 : prompt + i - 1;
-      const std::int64_t query = i == 0 ? prompt : 1;
-      if (cached + query > engine_->info().max_positions) break;
-      CHECK(blocks.grow_to_tokens(cached + query));
-      plan.clear();
-      plan.sequences.push_back({.source = i == 0 ? TokenSource::kHost : TokenSource::kPreviousSample,
-                                .query_length = static_cast<std::int32_t>(query),
-                                .cached_length = static_cast<std::int32_t>(cached),
-                                .num_blocks = static_cast<std::int32_t>(blocks.num_blocks()),
-                                .adapter = item.adapter,
-                                .logit_rows = 1});
-      if (i == 0) plan.input_ids = golden.input_ids;
-      plan.block_ids.assign(blocks.block_ids().begin(), blocks.block_ids().end());
-      const std::int64_t token = engine_->step(plan).samples.at(0).token;
-      const auto step = static_cast<std::size_t>(i);
-      if (token == golden.greedy[step]) continue;
-      if (static_cast<double>(golden.gap[step]) <= 2 * bound) break;  // a near tie: what follows may differ
-      return fmt::format("{} step {}: token {}, expected {} with gap {}", golden.name, i, token, golden.greedy[step],
-                         golden.gap[step]);
+    batch.push_back({.golden = item.golden, .adapter = item.adapter, .blocks = BlockTable(allocator)});
+  }
+  // Plans hold sequences with one query token first.
+  std::stable_partition(batch.begin(), batch.end(), [](const auto& s) { return s.golden->input_ids.size() == 1; });
+  StepPlan plan;
+  for (std::int64_t step = 0;; ++step) {
+    std::erase_if(batch, [&](const GreedySequence& s) {
+      return s.ended || step == std::ssize(s.golden->greedy) || s.num_tokens(step) > engine_->info().max_positions;
+    });
+    if (batch.empty()) return "";
+    plan.clear();
+    for (GreedySequence& sequence : batch) add_to_plan(plan, sequence, step);
+    const std::vector<SampledToken>& samples = engine_->step(plan).samples;
+    for (std::size_t i = 0; i < batch.size(); ++i) {
+      const GoldenSequence& golden = *batch[i].golden;
+      const auto at = static_cast<std::size_t>(step);
+      const std::int64_t token = samples.at(i).token;
+      if (token == golden.greedy[at]) continue;
+      batch[i].ended = true;  // what follows a near tie may differ
+      const double bound = logit_bound(dtype_, golden).largest * largest_magnitude(golden.logits);
+      if (static_cast<double>(golden.gap[at]) <= 2 * bound) continue;
+      return fmt::format("{} step {}: token {}, expected {} with gap {}", golden.name, step, token, golden.greedy[at],
+                         golden.gap[at]);
     }
   }
-  return "";
 }
 
 }  // namespace shoal

@@ -1,6 +1,7 @@
 // ParityRun: one golden case on one backend in one dtype, through the engine that serves. Used by the parity tests.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,10 +19,14 @@ struct ParityResult {
   std::string worst_sequence;
 };
 
+// Makes an engine that passes on to the given one, which outlives it.
+using EngineWrapper = std::function<std::unique_ptr<Engine>(Engine& engine)>;
+
 class ParityRun {
  public:
-  // Loads the case and all its adapters. `backend` outlives the run.
-  ParityRun(const GoldenCase& golden, const Backend& backend, DType dtype);
+  // Loads the case and all its adapters. `golden` and `backend` outlive the run. Steps go through the engine that
+  // `wrap` makes, if given.
+  ParityRun(const GoldenCase& golden, const Backend& backend, DType dtype, const EngineWrapper& wrap = {});
   ~ParityRun();
 
   // Teacher-forced logits of one run against the reference.
@@ -45,7 +50,9 @@ class ParityRun {
   DType dtype_;
   std::unique_ptr<FolderSource> source_;
   Wakeup wakeup_;
-  std::unique_ptr<ModelEngine> engine_;
+  std::unique_ptr<ModelEngine> model_engine_;
+  std::unique_ptr<Engine> wrapper_;
+  Engine* engine_ = nullptr;             // the wrapper, or the model's
   std::vector<AdapterHandle> adapters_;  // by run
 };
 
