@@ -1,7 +1,9 @@
 #include "engine/adapter_store.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -167,6 +169,50 @@ TEST_F(AdapterStoreTest, RefusesWithTheNameAndTheReason) {
                                 R"({"peft_type": "LORA", "lora_alpha": 16, "modules_to_save": null,
                                     "use_dora": false, "base_model_name_or_path": null})")),
             "");
+}
+
+TEST_F(AdapterStoreTest, RefusesOneModuleUnderTwoNames) {
+  const std::filesystem::path folder = folder_.add("twice", 8);
+  const std::vector<float> values(8 * kOut, 1.0F);
+  std::vector<NamedTensor> tensors;
+  for (const char* prefix : {"", "base_model.model."}) {
+    const std::string path = std::string(prefix) + "layer.q_proj";
+    const auto data = const_cast<float*>(values.data());  // a Tensor is a view of memory that may be written
+    tensors.push_back({.name = path + ".lora_A.weight", .tensor = Tensor(data, DType::kFloat32, {8, kIn})});
+    tensors.push_back({.name = path + ".lora_B.weight", .tensor = Tensor(data, DType::kFloat32, {kOut, 8})});
+  }
+  write_safetensors((folder / "adapter_model.safetensors").string(), tensors);
+  EXPECT_NE(refusal(folder).find("mean the same"), std::string::npos) << refusal(folder);
+}
+
+TEST_F(AdapterStoreTest, ARefusalIsOneShortLineOfUtf8) {
+  const std::string hostile = "no\nsuch\u001b[2J" + std::string(500, 'x');
+  const auto config = [](const std::string& keys) {
+    return R"({"peft_type": "LORA", "lora_alpha": 16, )" + keys + "}";
+  };
+  const std::vector<std::string> messages = {
+      refusal(folder_.add("name", 8, "", "layer\n" + std::string(500, 'x') + "\u001b[2J")),
+      refusal(folder_.add("pattern", 8, config(R"("alpha_pattern": {"()" + hostile + R"(": 1})"))),
+      refusal(folder_.add("bias", 8, config(R"("bias": ")" + hostile + R"(")"))),
+      refusal(folder_.add("bytes", 8, "{\"\xff\xc3"))};
+  for (const std::string& message : messages) {
+    EXPECT_NE(message, "");
+    EXPECT_LT(message.size(), 1000u);
+    const auto is_odd = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == '\xff' || c == '\xc3'; };
+    EXPECT_TRUE(std::none_of(message.begin(), message.end(), is_odd)) << message;
+  }
+}
+
+TEST_F(AdapterStoreTest, BoundsTheNumberAndSizeOfPatterns) {
+  const auto config = [](const std::string& patterns) {
+    return R"({"peft_type": "LORA", "lora_alpha": 16, "alpha_pattern": {)" + patterns + "}}";
+  };
+  std::string many;
+  for (int i = 0; i < 4096; ++i) many += fmt::format(R"({}"layer.p{}": 2)", i == 0 ? "" : ", ", i);
+  EXPECT_EQ(refusal(folder_.add("many", 8, config(many))), "");
+  EXPECT_NE(refusal(folder_.add("more", 8, config(many + R"(, "q": 2)"))).find("4097"), std::string::npos);
+  EXPECT_NE(refusal(folder_.add("big", 8, config(R"("x{1000}y{1000}z{1000}w{1000}": 2)"))).find("alpha_pattern"),
+            std::string::npos);
 }
 
 TEST_F(AdapterStoreTest, ScalesByAlphaRankAndPattern) {

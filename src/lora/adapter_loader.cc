@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <exception>
 #include <map>
 
 #include "lora/adapter_weights.h"
 #include "lora/peft_config.h"
 #include "weights/checkpoint.h"
+#include "weights/start_error.h"
 #include "weights/tensor_values.h"
 
 namespace shoal {
@@ -27,10 +29,12 @@ struct NamedPair {
 Error invalid(std::string message) { return {.code = ErrorCode::kAdapterInvalid, .message = std::move(message)}; }
 
 std::string list_names(const std::vector<std::string>& names) {
-  const std::size_t shown = std::min(names.size(), kNamesInMessage);
-  std::string text =
-      fmt::format("{}", fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(shown), ", "));
-  if (shown < names.size()) text += fmt::format(" and {} more", names.size() - shown);
+  std::vector<std::string> shown;
+  for (const std::string& name : names) {
+    if (shown.size() < kNamesInMessage) shown.push_back(printable(name));
+  }
+  std::string text = fmt::format("{}", fmt::join(shown, ", "));
+  if (shown.size() < names.size()) text += fmt::format(" and {} more", names.size() - shown.size());
   return text;
 }
 
@@ -50,7 +54,7 @@ bool split_name(std::string_view name, std::string& path, bool& is_a) {
   return false;
 }
 
-// Pairs by target id; refuses what matches no target or has only one half.
+// Pairs by target id; refuses what matches no target, is there twice or has only one half.
 Result<std::map<std::int32_t, NamedPair>> match_names(const Checkpoint& file, const LoraTargets& targets) {
   std::map<std::int32_t, NamedPair> pairs;
   std::vector<std::string> unmatched;
@@ -64,7 +68,9 @@ Result<std::map<std::int32_t, NamedPair>> match_names(const Checkpoint& file, co
       continue;
     }
     NamedPair& pair = pairs[*target_id];
-    (is_a ? pair.a : pair.b) = name;
+    std::string& half = is_a ? pair.a : pair.b;
+    if (!half.empty()) return invalid(fmt::format("{} and {} mean the same", half, name));
+    half = name;
   }
   if (!unmatched.empty()) {
     return invalid(fmt::format("{} of {} tensors match no linear layer of the base model: {}", unmatched.size(),
@@ -171,8 +177,9 @@ Result<AdapterWeights> load_adapter(const std::filesystem::path& directory, cons
       if (!fits.ok()) return fits.error();
     }
     return copy_pairs(file, named.value(), targets, config.value(), allocator);
-  } catch (const StartError& error) {
-    // The readers throw for files that cannot be read; here that is the fault of one request.
+  } catch (const std::exception& error) {
+    // The readers throw for files that cannot be read, the allocator for want of memory; here either is the trouble of
+    // one request, and an exception that left the loader's thread would end the process.
     return invalid(error.what());
   }
 }

@@ -127,6 +127,12 @@ TEST(ChatTemplate, BadMessagesAreTheRequestsFault) {
     EXPECT_EQ(chat.render_prompt(messages, {}, *tokenizer).error().code, ErrorCode::kValidation);
   }
   EXPECT_EQ(chat.render("[\"\xFF\"]", {}).error().code, ErrorCode::kValidation);
+  EXPECT_EQ(chat.render_prompt("[1e999]", {}, *tokenizer).error().code, ErrorCode::kValidation);
+  // What could not be read is not repeated: it may be long, and no UTF-8.
+  const auto refused = chat.render_prompt("[\"\xFF" + std::string(9999, 'x'), {}, *tokenizer);
+  EXPECT_EQ(refused.error().code, ErrorCode::kValidation);
+  EXPECT_LT(refused.error().message.size(), 200u);
+  EXPECT_EQ(refused.error().message.find('\xFF'), std::string::npos);
 }
 
 TEST(ChatTemplate, MessageTextCannotForgeATurn) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <string>
 
 namespace shoal {
 namespace {
@@ -70,8 +71,11 @@ Status ControlText::mark(std::span<std::string* const> documents) {
       parsed.push_back(Json::parse(*document));
       all_text += parsed.back().dump();
     }
-  } catch (const Json::exception& error) {
-    return Error{ErrorCode::kValidation, std::string("the messages are not valid JSON: ") + error.what()};
+  } catch (const Json::parse_error& error) {
+    // The library's own words repeat what it read, however long it is and whether or not it is UTF-8.
+    return Error{ErrorCode::kValidation, "the messages are not valid JSON at byte " + std::to_string(error.byte)};
+  } catch (const Json::out_of_range&) {
+    return Error{ErrorCode::kValidation, "the messages hold a number that is too large"};
   }
   if (!choose_marks(all_text)) {
     return Error{ErrorCode::kValidation, "the messages hold too many kinds of noncharacters"};

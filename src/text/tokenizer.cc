@@ -32,9 +32,9 @@ std::vector<AddedToken> added_tokens(const TokenizerConfig& config) {
     for (const auto& [id, token] : listed->items()) {
       if (!token.is_object() || !token.contains("content") || !token["content"].is_string()) continue;
       AddedToken added{.content = token["content"].get<std::string>()};
-      const auto flag = [&token = token](const char* name, bool otherwise) {
-        const auto found = token.find(name);
-        return static_cast<std::uint8_t>(found != token.end() && found->is_boolean() ? found->get<bool>() : otherwise);
+      const auto flag = [&entry = token](const char* name, bool otherwise) {
+        const auto found = entry.find(name);
+        return static_cast<std::uint8_t>(found != entry.end() && found->is_boolean() ? found->get<bool>() : otherwise);
       };
       added.flags.single_word = flag("single_word", false);
       added.flags.lstrip = flag("lstrip", false);

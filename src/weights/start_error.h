@@ -15,7 +15,8 @@ struct Mismatch {
 // Throws StartError "FILE: WHAT: found FOUND, expected EXPECTED".
 [[noreturn]] void throw_mismatch(std::string_view file, std::string_view what, const Mismatch& mismatch);
 
-// `text` without control characters and at most `max_chars` long, so that a hostile name cannot forge or flood a log.
-std::string printable(std::string_view text, std::size_t max_chars = 200);
+// At most `max_bytes` of `text`, as UTF-8 without control characters ('?' stands for what is neither), so that a
+// hostile name cannot forge or flood a log or spoil an answer.
+std::string printable(std::string_view text, std::size_t max_bytes = 200);
 
 }  // namespace shoal
