@@ -56,20 +56,25 @@ format: setup-lint ## clang-format, in place
 format-check: setup-lint
 	git ls-files --cached --others --exclude-standard '*.h' '*.cc' '*.inl' '*.cu' | xargs -r clang-format-19 --dry-run --Werror
 
-asan: setup ## unit tests under AddressSanitizer and UBSan; ASAN_ROOMS chooses
+asan: setup ## the tests under AddressSanitizer and UBSan
 	cmake --preset asan $(CONFIGURE)
-	cmake --build --preset asan -j $(JOBS) --target $(ASAN_ROOMS:%=shoal_%_test)
-	$(PYTHON) tools/run_tests.py --build-dir build-asan --names '$(ASAN_ROOMS)'
-ASAN_ROOMS := core weights cache scheduler
+	cmake --build --preset asan -j $(JOBS) --target $(ASAN_TARGETS:%=shoal_%_test)
+	$(PYTHON) tools/run_tests.py --build-dir build-asan --names '$(ASAN_TESTS)'
+	build-asan/tests/parity/shoal_parity_test --gtest_filter='$(ASAN_PARITY)'
+ASAN_TARGETS := core ops ops_cpu text weights cache layers engine scheduler server hub parity
+ASAN_ISAS := avx2 avx512 avx512bf16
+ASAN_TESTS := core ops $(ASAN_ISAS:%=ops_%) $(ASAN_ISAS:%=ops_cpu_%) text weights cache layers engine scheduler server hub
+# Every golden, one dtype, one kernel set: the others would take ten minutes and go the same ways.
+ASAN_PARITY := *Parity*/avx2_float32
 
-tsan: setup ## unit tests of the threaded rooms under ThreadSanitizer
+tsan: setup ## the tests of the threaded rooms under ThreadSanitizer
 	cmake --preset tsan $(CONFIGURE)
 	cmake --build --preset tsan -j $(JOBS) --target $(TSAN_ROOMS:%=shoal_%_test)
 	$(PYTHON) tools/run_tests.py --build-dir build-tsan --names '$(TSAN_ROOMS)'
-TSAN_ROOMS := core scheduler
+TSAN_ROOMS := core text engine scheduler server
 
-fuzz: setup-lint ## long runs of the fuzz targets (clang, libFuzzer)
-	tools/fuzz.sh
+fuzz: setup-lint ## each fuzz target for FUZZ_SECONDS (clang, libFuzzer)
+	tools/fuzz.sh $(CONFIGURE)
 
 clean: ## drop the build folders (caches stay)
 	rm -rf build build-dev build-asan build-tsan build-fuzz
