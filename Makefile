@@ -16,7 +16,7 @@ export SHOAL_CACHE := $(CACHE)
 CARGO_PINS := $(shell sha256sum rust/text/Cargo.lock 2>/dev/null | cut -c1-12)
 CONFIGURE = -DSHOAL_CARGO_TARGET_DIR=$(CACHE)/cargo-$(CARGO_PINS) -DSHOAL_PYTHON=$(PYTHON)
 
-.PHONY: help setup setup-lint demo test build bench lint format format-check layers asan tsan fuzz clean
+.PHONY: help setup setup-lint demo test build bench models lint format format-check layers asan tsan fuzz clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -76,5 +76,8 @@ TSAN_ROOMS := core text engine scheduler server
 fuzz: setup-lint ## each fuzz target for FUZZ_SECONDS (clang, libFuzzer)
 	tools/fuzz.sh $(CONFIGURE)
 
+models: ## train again what is missing in models/, where torch and a GPU are
+	python3 tools/train_small_models.py train
+
 clean: ## drop the build folders (caches stay)
-	rm -rf build build-dev build-asan build-tsan build-fuzz
+	rm -rf build build-dev build-asan build-tsan build-fuzz build-models
