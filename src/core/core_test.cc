@@ -8,6 +8,7 @@
 #include <future>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -115,11 +116,11 @@ TEST(ThreadPool, DoesNotWaitForAWorkerThatIsNotRunning) {
   ASSERT_EQ(::pipe(stopped_pipe), 0);
   ASSERT_EQ(::pipe(go_on_pipe), 0);
   std::signal(SIGUSR1, stop_until_told);
-  ThreadPool pool(2);
+  std::optional<ThreadPool> pool(2);
   const pthread_t caller = ::pthread_self();
   std::atomic<pthread_t> worker{caller};
   while (worker.load() == caller) {
-    pool.parallel_for(64, [&](std::int64_t /*index*/) {
+    pool->parallel_for(64, [&](std::int64_t /*index*/) {
       if (::pthread_self() != caller) worker.store(::pthread_self());
       std::this_thread::yield();
     });
@@ -130,14 +131,15 @@ TEST(ThreadPool, DoesNotWaitForAWorkerThatIsNotRunning) {
 
   std::atomic<int> done{0};
   std::future<void> lists = std::async(std::launch::async, [&] {
-    for (int list = 0; list < 100; ++list) pool.parallel_for(10, [&](std::int64_t /*index*/) { done.fetch_add(1); });
+    for (int list = 0; list < 100; ++list) pool->parallel_for(10, [&](std::int64_t /*index*/) { done.fetch_add(1); });
   });
   EXPECT_EQ(lists.wait_for(std::chrono::seconds(20)), std::future_status::ready);
   EXPECT_EQ(::write(go_on_pipe[1], &byte, 1), 1);
   lists.wait();
   EXPECT_EQ(done.load(), 1000);
-  pool.parallel_for(10, [&](std::int64_t /*index*/) { done.fetch_add(1); });
+  pool->parallel_for(10, [&](std::int64_t /*index*/) { done.fetch_add(1); });
   EXPECT_EQ(done.load(), 1010);
+  pool.reset();  // joins the worker, whose handler reads the pipe
   std::signal(SIGUSR1, SIG_DFL);
   for (const int fd : {stopped_pipe[0], stopped_pipe[1], go_on_pipe[0], go_on_pipe[1]}) ::close(fd);
 }
