@@ -119,6 +119,19 @@ void AdapterStore::clear_slot(std::size_t index) {
   weights_by_slot_[index] = nullptr;
 }
 
+Result<AdapterWeights> AdapterStore::fetch_and_load(const AdapterKey& key) {
+  try {
+    const Result<std::filesystem::path> folder = source_.fetch(key);
+    if (!folder.ok()) return folder.error();
+    return load_adapter(folder.value(), targets_, allocator_);
+  } catch (const std::exception& error) {
+    // Want of memory, a folder that vanishes while it is listed: the trouble of one request. An exception that left
+    // the loader's thread would end the process.
+    return Error{.code = ErrorCode::kAdapterInvalid,
+                 .message = fmt::format("adapter {} cannot be loaded: {}", key.id, error.what())};
+  }
+}
+
 void AdapterStore::loader_loop(const std::stop_token& stop) {
   for (;;) {
     Load load;
@@ -129,9 +142,7 @@ void AdapterStore::loader_loop(const std::stop_token& stop) {
       waiting_.pop_front();
     }
     const auto start = std::chrono::steady_clock::now();
-    const Result<std::filesystem::path> folder = source_.fetch(load.key);
-    load.result =
-        folder.ok() ? load_adapter(folder.value(), targets_, allocator_) : Result<AdapterWeights>(folder.error());
+    load.result = fetch_and_load(load.key);
     const std::chrono::duration<double, std::milli> elapsed_ms = std::chrono::steady_clock::now() - start;
     if (load.result->ok()) {
       const std::int64_t modules = load.result->value().num_modules();

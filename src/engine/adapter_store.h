@@ -57,6 +57,7 @@ class AdapterStore {
     std::optional<Result<AdapterWeights>> result;
   };
 
+  Result<AdapterWeights> fetch_and_load(const AdapterKey& key);
   void loader_loop(const std::stop_token& stop);
   // Moves finished loads into their slots; the scheduler's thread does it, so that no step sees a half-made slot.
   void collect_finished();

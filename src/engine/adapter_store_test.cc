@@ -171,6 +171,20 @@ TEST_F(AdapterStoreTest, RefusesWithTheNameAndTheReason) {
             "");
 }
 
+TEST_F(AdapterStoreTest, AnExceptionOfTheSourceIsOneRequestsFailure) {
+  class ThrowingSource final : public AdapterSource {
+   public:
+    Result<std::filesystem::path> fetch(const AdapterKey& /*key*/) override { throw std::runtime_error("no disk"); }
+  };
+  ThrowingSource source;
+  AdapterStore store(source, targets_, host_allocator(), wakeup_, {});
+  const AdapterHandle handle = store.acquire({.id = "gone"});
+  while (store.status(handle).state == AdapterState::kLoading) wakeup_.wait();
+  const AdapterStatus status = store.status(handle);
+  ASSERT_EQ(status.state, AdapterState::kFailed);
+  EXPECT_EQ(status.error->message, "adapter gone cannot be loaded: no disk");
+}
+
 TEST_F(AdapterStoreTest, RefusesOneModuleUnderTwoNames) {
   const std::filesystem::path folder = folder_.add("twice", 8);
   const std::vector<float> values(8 * kOut, 1.0F);

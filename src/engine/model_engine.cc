@@ -56,12 +56,12 @@ ModelEngine::ModelEngine(const EngineOptions& options, const Backend& backend, A
       std::make_unique<AdapterStore>(adapter_source, lora_targets_, backend.allocator(), wakeup, options.adapters);
   const std::int64_t vocab_limit = options.vocab_limit > 0 ? options.vocab_limit : model_info_.vocab;
   CHECK_LE(vocab_limit, model_info_.vocab);
-  sampler_ = std::make_unique<Sampler>(backend, vocab_limit, options.max_sequences);
-  sample_rows_.reserve(static_cast<std::size_t>(options.max_sequences));
-  result_.samples.reserve(static_cast<std::size_t>(options.max_sequences));
+  sampler_ = std::make_unique<Sampler>(backend, vocab_limit, info_.max_sequences);
+  sample_rows_.reserve(static_cast<std::size_t>(info_.max_sequences));
+  result_.samples.reserve(static_cast<std::size_t>(info_.max_sequences));
   // No sequence has more blocks than the cache.
-  inputs_.reserve(options.max_step_tokens, options.max_sequences,
-                  std::min(info_.num_blocks, blocks_for_tokens(info_.max_positions)), options.adapters.max_adapters);
+  inputs_.reserve(info_.max_step_tokens, info_.max_sequences,
+                  std::min(info_.num_blocks, blocks_for_tokens(info_.max_positions)));
   info_.vocab_size = vocab_limit;
 }
 
@@ -118,6 +118,9 @@ void ModelEngine::make_cache(const EngineOptions& options) {
     throw StartError(fmt::format("a cache of {} bytes holds no block: one takes {} bytes; raise --kv-cache-memory",
                                  cache_bytes, KvCache::bytes_per_block(shape)));
   }
+  // Every token of a step needs a slot of the cache, every sequence a block.
+  info_.max_step_tokens = std::min(info_.max_step_tokens, info_.num_blocks * kBlockSize);
+  info_.max_sequences = std::min(info_.max_sequences, info_.num_blocks);
   kv_cache_ = std::make_unique<KvCache>(shape, info_.num_blocks, backend_.allocator(), backend_.device());
   for (std::int64_t layer = 0; layer < model_info_.num_layers; ++layer) {
     layer_caches_.push_back({.key = kv_cache_->key(layer), .value = kv_cache_->value(layer)});

@@ -80,6 +80,24 @@ class MixedSteps {
   StepPlan plan_;
 };
 
+// Whatever the limits asked for, memory is planned for what the cache can hold.
+TEST(ModelEngine, LimitsFollowTheCache) {
+  ThreadPool pool(1);
+  const std::unique_ptr<Backend> backend = make_cpu_backend(available_isas().back(), pool);
+  FolderSource source;
+  Wakeup wakeup;
+  constexpr std::int64_t kHuge = std::int64_t{1} << 40;
+  EngineOptions options;
+  options.model_path = kModel;
+  options.kv_cache_bytes = std::int64_t{1} << 20;
+  options.max_step_tokens = kHuge;
+  options.max_sequences = kHuge;
+  options.adapters.max_adapters = kHuge;
+  const ModelEngine engine(options, *backend, source, wakeup);
+  EXPECT_EQ(engine.info().max_step_tokens, engine.info().num_blocks * kBlockSize);
+  EXPECT_EQ(engine.info().max_sequences, engine.info().num_blocks);
+}
+
 TEST(ModelEngine, StepAllocatesNothing) {
   ThreadPool pool(2);
   const std::unique_ptr<Backend> backend = make_cpu_backend(available_isas().back(), pool);

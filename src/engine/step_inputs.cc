@@ -13,8 +13,7 @@ Tensor view_of(const std::vector<T>& values, DType dtype) {
 
 }  // namespace
 
-void StepInputs::reserve(std::int64_t max_tokens, std::int64_t max_sequences, std::int64_t max_blocks_each,
-                         std::int64_t max_adapters) {
+void StepInputs::reserve(std::int64_t max_tokens, std::int64_t max_sequences, std::int64_t max_blocks_each) {
   const auto tokens = static_cast<std::size_t>(max_tokens);
   const auto sequences = static_cast<std::size_t>(max_sequences);
   for (std::vector<std::int64_t>* values : {&input_ids_, &slots_, &lm_head_indices_}) values->reserve(tokens);
@@ -22,8 +21,8 @@ void StepInputs::reserve(std::int64_t max_tokens, std::int64_t max_sequences, st
     values->reserve(tokens);
   for (std::vector<std::int32_t>* values : {&query_, &cached_, &cu_query_, &cu_cached_}) values->reserve(sequences + 1);
   block_tables_.reserve(sequences * static_cast<std::size_t>(max_blocks_each));
-  token_groups_.reserve(max_tokens, max_adapters);
-  logit_groups_.reserve(max_tokens, max_adapters);
+  token_groups_.reserve(max_tokens);
+  logit_groups_.reserve(max_tokens);
 }
 
 void StepInputs::clear() {

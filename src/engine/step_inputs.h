@@ -13,8 +13,7 @@ namespace shoal {
 class StepInputs {
  public:
   // Room for the largest step, so that none allocates.
-  void reserve(std::int64_t max_tokens, std::int64_t max_sequences, std::int64_t max_blocks_each,
-               std::int64_t max_adapters);
+  void reserve(std::int64_t max_tokens, std::int64_t max_sequences, std::int64_t max_blocks_each);
   // Fills every array from the plan. `previous_samples` are the tokens of the step before, by sample row; `adapters`
   // the loaded adapter of each slot (null where a slot is free). A plan that breaks its own rules is our mistake.
   void build(const StepPlan& plan, std::span<const std::int64_t> previous_samples,

@@ -4,10 +4,9 @@
 
 namespace shoal {
 
-void AdapterGrouping::reserve(std::int64_t max_rows, std::int64_t max_adapters) {
-  groups_.reserve(static_cast<std::size_t>(std::min(max_rows, max_adapters)));
+void AdapterGrouping::reserve(std::int64_t max_rows) {
+  groups_.reserve(static_cast<std::size_t>(max_rows));
   token_rows_.reserve(static_cast<std::size_t>(max_rows));
-  next_.reserve(static_cast<std::size_t>(max_adapters));
 }
 
 void AdapterGrouping::build(std::span<const std::int32_t> row_adapters,

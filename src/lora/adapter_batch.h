@@ -21,7 +21,8 @@ struct AdapterBatchData {
 // Groups rows by adapter without allocating once it is warm. One for tokens, one for logits rows.
 class AdapterGrouping {
  public:
-  void reserve(std::int64_t max_rows, std::int64_t max_adapters);
+  // What stands by adapter grows with their number, which only a load raises.
+  void reserve(std::int64_t max_rows);
   // rows[i] uses adapters[row_adapters[i]]; -1 = base.
   void build(std::span<const std::int32_t> row_adapters, std::span<const AdapterWeights* const> adapters);
   LoraBatch batch() const;
