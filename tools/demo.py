@@ -9,8 +9,10 @@ import json
 import pathlib
 import sys
 
-from demo_streams import MAX_TOKENS, ROOT, Stream, report, run_server
+from demo_streams import MAX_TOKENS, ROOT, Round, Stream, report, run_server
 
+# One alone makes one a step at most; answers of 10 to 40 tokens at a millisecond each start and end apart.
+FEWEST_TOKENS_A_STEP = 1.2
 FAMILIES = ["falcon", "santacoder", "solar", "cohere"]
 
 
@@ -35,7 +37,7 @@ def ask(adapter: str, inputs: str, answer: str | None) -> Stream:
     )
 
 
-def rounds_of(tasks: dict[str, dict[str, str]]) -> list[tuple[str, list[Stream]]]:
+def rounds_of(tasks: dict[str, dict[str, str]]) -> list[Round]:
     """Prompts until every adapter had one of its own task; two adapters of a family answer the same prompts."""
     rounds = []
     left = set(tasks)
@@ -44,7 +46,7 @@ def rounds_of(tasks: dict[str, dict[str, str]]) -> list[tuple[str, list[Stream]]
         # The prompt that most of the adapters know.
         inputs = max(tasks[first], key=lambda prompt: sum(prompt in task for task in tasks.values()))
         streams = [ask("", inputs, None)] + [ask(adapter, inputs, task.get(inputs)) for adapter, task in tasks.items()]
-        rounds.append((inputs.strip(), streams))
+        rounds.append(Round(inputs.strip(), streams, FEWEST_TOKENS_A_STEP))
         left -= {adapter for adapter, task in tasks.items() if inputs in task}
     return rounds
 

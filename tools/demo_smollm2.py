@@ -7,7 +7,7 @@ import argparse
 import pathlib
 import sys
 
-from demo_streams import MAX_TOKENS, ROOT, Stream, report, run_server
+from demo_streams import MAX_TOKENS, ROOT, Round, Stream, report, run_server
 
 QUESTIONS = [
     ("What is the capital of France?", ("paris",)),
@@ -41,7 +41,7 @@ def main() -> int:
     parser.add_argument("--binary", type=pathlib.Path, default=ROOT / "build/shoal")
     arguments = parser.parse_args()
     chats = [chat(question, words) for question, words in QUESTIONS]
-    found = run_server(arguments.binary, arguments.model, [(f"{len(chats)} chats at once", chats)])
+    found = run_server(arguments.binary, arguments.model, [Round(f"{len(chats)} chats at once", chats, fewest_tokens_a_step=2.0)])
     return report(found, "every answer is right, and the chats shared one batch")
 
 

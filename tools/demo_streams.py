@@ -20,7 +20,6 @@ START_TIMEOUT_S = 120
 STOP_TIMEOUT_S = 20
 MAX_TOKENS = 48
 FEWEST_COLUMNS = 30  # of an answer on a terminal
-FEWEST_TOKENS_A_STEP = 1.2  # streams of their own make one a step at most; short ones start and end apart
 
 
 @dataclasses.dataclass
@@ -179,8 +178,18 @@ def run_streams(server: Server, streams: list[Stream]) -> float:
     return max(stream.end_s for stream in streams) - began
 
 
-def run_round(server: Server, streams: list[Stream]) -> list[str]:
+@dataclasses.dataclass
+class Round:
+    """Streams that start at once, and what their steps must serve on average for them to have overlapped."""
+
+    heading: str
+    streams: list[Stream]
+    fewest_tokens_a_step: float
+
+
+def run_round(server: Server, one: Round) -> list[str]:
     """Runs the streams at once, shows them and what they shared; returns what went wrong."""
+    streams = one.streams
     before = server.metrics()
     span_s = run_streams(server, streams)
     after = server.metrics()
@@ -198,14 +207,12 @@ def run_round(server: Server, streams: list[Stream]) -> list[str]:
         for stream in streams
         if not stream.error and not stream.is_right(stream.answer)
     ]
-    if tokens_a_step < FEWEST_TOKENS_A_STEP:
+    if tokens_a_step < one.fewest_tokens_a_step:
         found.append(f"the streams did not share their steps: {tokens_a_step:.2f} tokens a step")
     return found
 
 
-def run_server(
-    binary: pathlib.Path, model: pathlib.Path, rounds: list[tuple[str, list[Stream]]], *flags: str
-) -> list[str]:
+def run_server(binary: pathlib.Path, model: pathlib.Path, rounds: list[Round], *flags: str) -> list[str]:
     """Serves `model`, runs each round under its heading, stops; returns what went wrong."""
     found = []
     with tempfile.TemporaryDirectory(prefix="shoal-demo-") as folder:
@@ -214,9 +221,9 @@ def run_server(
         try:
             server.wait_until_healthy()
             print(f"=== {model.name}: ready after {time.monotonic() - began:.1f} s\n", flush=True)
-            for heading, streams in rounds:
-                print(f"{heading}\n", flush=True)
-                found += run_round(server, streams)
+            for one in rounds:
+                print(f"{one.heading}\n", flush=True)
+                found += run_round(server, one)
             stop_status = server.stop()
         finally:
             if server.process.poll() is None:

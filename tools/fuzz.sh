@@ -12,10 +12,9 @@ cmake --build --preset fuzz -j "$jobs" --target tests/fuzz/all
 python3 tests/fuzz/make_corpus.py build-fuzz/corpus
 
 run_harness() {
-  local name=$1 seconds=$2 dictionary=()
-  [ -f "tests/fuzz/$name.dict" ] && dictionary=("-dict=tests/fuzz/$name.dict")
+  local name=$1 seconds=$2
   "build-fuzz/tests/fuzz/$name" -max_total_time="$seconds" -rss_limit_mb=2048 -timeout=20 -verbosity=0 \
-    -print_funcs=0 -print_final_stats=1 -artifact_prefix="build-fuzz/$name-" "${dictionary[@]}" "build-fuzz/corpus/$name" \
+    -print_funcs=0 -print_final_stats=1 -artifact_prefix="build-fuzz/$name-" "build-fuzz/corpus/$name" \
     >"build-fuzz/$name.log" 2>&1
 }
 export -f run_harness
