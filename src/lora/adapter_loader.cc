@@ -10,7 +10,7 @@
 
 #include "lora/adapter_weights.h"
 #include "lora/peft_config.h"
-#include "weights/checkpoint.h"
+#include "weights/safetensors.h"
 #include "weights/start_error.h"
 #include "weights/tensor_values.h"
 
@@ -55,10 +55,10 @@ bool split_name(std::string_view name, std::string& path, bool& is_a) {
 }
 
 // Pairs by target id; refuses what matches no target, is there twice or has only one half.
-Result<std::map<std::int32_t, NamedPair>> match_names(const Checkpoint& file, const LoraTargets& targets) {
+Result<std::map<std::int32_t, NamedPair>> match_names(const SafetensorsReader& file, const LoraTargets& targets) {
   std::map<std::int32_t, NamedPair> pairs;
   std::vector<std::string> unmatched;
-  for (const std::string& name : file.names()) {
+  for (const auto& [name, info] : file.tensors()) {
     std::string path;
     bool is_a = false;
     std::optional<std::int32_t> target_id;
@@ -74,7 +74,7 @@ Result<std::map<std::int32_t, NamedPair>> match_names(const Checkpoint& file, co
   }
   if (!unmatched.empty()) {
     return invalid(fmt::format("{} of {} tensors match no linear layer of the base model: {}", unmatched.size(),
-                               file.names().size(), list_names(unmatched)));
+                               file.tensors().size(), list_names(unmatched)));
   }
   if (pairs.empty()) return invalid("the adapter holds no tensors");
   std::vector<std::string> halves;
@@ -85,7 +85,7 @@ Result<std::map<std::int32_t, NamedPair>> match_names(const Checkpoint& file, co
   return pairs;
 }
 
-Status check_pair(const Checkpoint& file, const NamedPair& pair, const LoraTarget& target) {
+Status check_pair(const SafetensorsReader& file, const NamedPair& pair, const LoraTarget& target) {
   const TensorInfo& a = *file.find(pair.a);
   const TensorInfo& b = *file.find(pair.b);
   const bool two_dims = a.shape.size() == 2 && b.shape.size() == 2;
@@ -131,7 +131,7 @@ void transpose_b(const Tensor& source, const LoraTarget& target, const Tensor& b
 std::int64_t aligned_bytes(const TensorInfo& info) { return (info.num_bytes + 15) / 16 * 16; }
 
 // One block of memory for all pairs, then each copied into its place.
-Result<AdapterWeights> copy_pairs(const Checkpoint& file, const std::map<std::int32_t, NamedPair>& named,
+Result<AdapterWeights> copy_pairs(const SafetensorsReader& file, const std::map<std::int32_t, NamedPair>& named,
                                   const LoraTargets& targets, const PeftConfig& config, const Allocator& allocator) {
   std::int64_t total_bytes = 0;
   for (const auto& [target_id, pair] : named) {
@@ -139,23 +139,25 @@ Result<AdapterWeights> copy_pairs(const Checkpoint& file, const std::map<std::in
   }
   Buffer storage(allocator, total_bytes);
   std::vector<LoraPair> pairs(static_cast<std::size_t>(targets.size()));
+  std::vector<std::byte> b_source;  // as the file has it
   std::int64_t offset = 0;
   for (const auto& [target_id, pair] : named) {
     const LoraTarget& target = targets.at(target_id);
     const TensorInfo& a_info = *file.find(pair.a);
     const std::int64_t rank = a_info.shape[0];
-    const Tensor a_source = file.tensor(pair.a);
-    const Tensor b_source = file.tensor(pair.b);
-    if (!all_finite(a_source) || !all_finite(b_source)) {
-      return invalid(fmt::format("{} or {} holds values that are not finite", pair.a, pair.b));
-    }
+    const TensorInfo& b_info = *file.find(pair.b);
     LoraPair& loaded = pairs[static_cast<std::size_t>(target_id)];
     loaded.a = storage.view(a_info.dtype, {rank, target.in_features}, offset);
     offset += aligned_bytes(a_info);
     loaded.b = storage.view(a_info.dtype, {rank, target.out_features}, offset);
-    offset += aligned_bytes(*file.find(pair.b));
-    std::memcpy(loaded.a.raw(), a_source.raw(), static_cast<std::size_t>(a_info.num_bytes));
-    transpose_b(b_source, target, loaded.b);
+    offset += aligned_bytes(b_info);
+    file.read(a_info, loaded.a.raw());
+    b_source.resize(static_cast<std::size_t>(b_info.num_bytes));
+    file.read(b_info, b_source.data());
+    transpose_b(Tensor(b_source.data(), b_info.dtype, b_info.shape), target, loaded.b);
+    if (!all_finite(loaded.a) || !all_finite(loaded.b)) {
+      return invalid(fmt::format("{} or {} holds values that are not finite", pair.a, pair.b));
+    }
     loaded.scale = config.scale_of(target.path, rank);
     if (!std::isfinite(loaded.scale)) return invalid(fmt::format("lora_alpha of {} is not finite", target.path));
   }
@@ -169,7 +171,7 @@ Result<AdapterWeights> load_adapter(const std::filesystem::path& directory, cons
   try {
     Result<PeftConfig> config = read_peft_config(directory);
     if (!config.ok()) return config.error();
-    const Checkpoint file = Checkpoint::open_file((directory / "adapter_model.safetensors").string());
+    const SafetensorsReader file((directory / "adapter_model.safetensors").string());
     Result<std::map<std::int32_t, NamedPair>> named = match_names(file, targets);
     if (!named.ok()) return named.error();
     for (const auto& [target_id, pair] : named.value()) {

@@ -155,12 +155,6 @@ Checkpoint Checkpoint::open(const std::string& folder) {
   return Checkpoint(folder, std::move(files));
 }
 
-Checkpoint Checkpoint::open_file(const std::string& path) {
-  std::vector<SafetensorsFile> files;
-  files.emplace_back(path);
-  return Checkpoint(path, std::move(files));
-}
-
 const TensorInfo* Checkpoint::find(std::string_view name) const {
   return has(name) ? &file_of(name).info(name) : nullptr;
 }

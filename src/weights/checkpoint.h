@@ -1,5 +1,4 @@
-// Checkpoint: the weight files of one folder as one set of named tensors. Used by WeightSource, lora/ and
-// `shoal inspect`.
+// Checkpoint: the weight files of one folder as one set of named tensors. Used by WeightSource and `shoal inspect`.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +17,8 @@ class Checkpoint {
   // of the folder. StartError when a shard is missing, when index and shards do not agree on every tensor, when a
   // name stands in two shards, or when the folder has only pickled weights (with the way to convert them) or none.
   static Checkpoint open(const std::string& folder);
-  // One file by its path, such as an adapter's.
-  static Checkpoint open_file(const std::string& path);
 
-  // The folder or file it was opened from.
+  // The folder it was opened from.
   const std::string& path() const { return path_; }
   bool has(std::string_view name) const { return file_of_.contains(name); }
   // Null when there is no such tensor.

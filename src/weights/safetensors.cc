@@ -1,9 +1,7 @@
 #include "weights/safetensors.h"
 
-#include <fcntl.h>
 #include <fmt/core.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,33 +14,35 @@
 namespace shoal {
 namespace {
 
-class FileDescriptor {
- public:
-  explicit FileDescriptor(const std::string& path) : value_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
-    if (value_ < 0) throw_mismatch(path, "file", {.found = std::strerror(errno), .expected = "a readable file"});
-  }
-  ~FileDescriptor() { ::close(value_); }
-  FileDescriptor(const FileDescriptor&) = delete;
-  FileDescriptor& operator=(const FileDescriptor&) = delete;
-
-  int value() const { return value_; }
-
- private:
-  int value_;
-};
+// The start of the file, as much of it as the header takes.
+std::vector<std::byte> read_head(const RegularFile& file) {
+  std::uint64_t header_bytes = 0;
+  if (file.num_bytes() >= 8) file.read(0, std::as_writable_bytes(std::span(&header_bytes, 1)));
+  const auto wanted = static_cast<std::int64_t>(std::min<std::uint64_t>(header_bytes, kMaxSafetensorsHeaderBytes)) + 8;
+  std::vector<std::byte> head(static_cast<std::size_t>(std::min(wanted, file.num_bytes())));
+  file.read(0, head);
+  return head;
+}
 
 }  // namespace
 
+SafetensorsReader::SafetensorsReader(const std::string& path)
+    : file_(path), header_(parse_safetensors_header(read_head(file_), file_.num_bytes(), path)) {}
+
+const TensorInfo* SafetensorsReader::find(std::string_view name) const {
+  const auto position = header_.tensors.find(name);
+  return position == header_.tensors.end() ? nullptr : &position->second;
+}
+
+void SafetensorsReader::read(const TensorInfo& info, void* out) const {
+  file_.read(info.byte_begin, {static_cast<std::byte*>(out), static_cast<std::size_t>(info.num_bytes)});
+}
+
 SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
-  const FileDescriptor descriptor(path);
-  struct stat status{};
-  if (::fstat(descriptor.value(), &status) != 0 || !S_ISREG(status.st_mode)) {
-    throw_mismatch(path, "file", {.found = "no regular file", .expected = "a regular file"});
-  }
-  file_bytes_ = status.st_size;
+  const RegularFile file(path);
+  file_bytes_ = file.num_bytes();
   if (file_bytes_ > 0) {
-    void* mapped =
-        ::mmap(nullptr, static_cast<std::size_t>(file_bytes_), PROT_READ, MAP_PRIVATE, descriptor.value(), 0);
+    void* mapped = ::mmap(nullptr, static_cast<std::size_t>(file_bytes_), PROT_READ, MAP_PRIVATE, file.descriptor(), 0);
     if (mapped == MAP_FAILED) {
       throw_mismatch(path, "mapping the file", {.found = std::strerror(errno), .expected = "a mappable file"});
     }

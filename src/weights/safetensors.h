@@ -1,5 +1,5 @@
-// SafetensorsFile: one memory-mapped .safetensors file (https://github.com/huggingface/safetensors), validated
-// before the first tensor is handed out. Used by Checkpoint, lora/ and `shoal logits`.
+// SafetensorsFile and SafetensorsReader: one .safetensors file (https://github.com/huggingface/safetensors), mapped or
+// read by copies, validated before the first tensor is handed out. Used by Checkpoint, lora/ and `shoal logits`.
 #pragma once
 
 #include <cstddef>
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/tensor.h"
+#include "weights/regular_file.h"
 
 namespace shoal {
 
@@ -29,6 +30,8 @@ struct SafetensorsHeader {
   std::map<std::string, std::string, std::less<>> metadata;  // `__metadata__`
   std::int64_t data_begin = 0;                               // first byte after the header
 };
+
+inline constexpr std::int64_t kMaxSafetensorsHeaderBytes = 100'000'000;
 
 // Parses and fully validates a header. `head` is the start of the file (more of it than the header does no harm),
 // `file_bytes` the size of the whole file, `file` its name for messages. Refused, each with a StartError that names
@@ -70,6 +73,23 @@ class SafetensorsFile {
   std::string path_;
   std::byte* mapped_ = nullptr;
   std::int64_t file_bytes_ = 0;
+  SafetensorsHeader header_;
+};
+
+// For files that others may rewrite while they are read, such as adapters of a running server: a mapping of one that
+// shrinks would end the process.
+class SafetensorsReader {
+ public:
+  explicit SafetensorsReader(const std::string& path);
+
+  const std::map<std::string, TensorInfo, std::less<>>& tensors() const { return header_.tensors; }
+  // Null when there is no such tensor.
+  const TensorInfo* find(std::string_view name) const;
+  // Copies a tensor's info.num_bytes to `out`; StartError when the file no longer holds them.
+  void read(const TensorInfo& info, void* out) const;
+
+ private:
+  RegularFile file_;
   SafetensorsHeader header_;
 };
 

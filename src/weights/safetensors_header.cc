@@ -15,7 +15,6 @@ namespace shoal {
 namespace {
 
 constexpr std::int64_t kLengthBytes = 8;
-constexpr std::int64_t kMaxHeaderBytes = 100'000'000;
 constexpr std::string_view kMetadataKey = "__metadata__";
 constexpr std::array<std::string_view, 9> kDTypeNames{"F32", "BF16", "F16", "F8_E4M3", "I8",
                                                       "U8",  "I32",  "I64", "BOOL"};
@@ -152,10 +151,10 @@ std::int64_t read_header_bytes(std::span<const std::byte> head, std::int64_t fil
   }
   std::uint64_t length = 0;
   for (std::size_t i = 0; i < kLengthBytes; ++i) length |= std::to_integer<std::uint64_t>(head[i]) << (8 * i);
-  if (length > std::uint64_t{kMaxHeaderBytes}) {
-    throw_mismatch(
-        file, "header length",
-        {.found = fmt::format("{} bytes", length), .expected = fmt::format("at most {} bytes", kMaxHeaderBytes)});
+  if (length > std::uint64_t{kMaxSafetensorsHeaderBytes}) {
+    throw_mismatch(file, "header length",
+                   {.found = fmt::format("{} bytes", length),
+                    .expected = fmt::format("at most {} bytes", kMaxSafetensorsHeaderBytes)});
   }
   const auto header_bytes = static_cast<std::int64_t>(length);
   const std::int64_t present_bytes = std::min(file_bytes, std::ssize(head)) - kLengthBytes;

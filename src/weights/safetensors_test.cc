@@ -203,6 +203,34 @@ TEST(SafetensorsFile, WrittenFilesReadBack) {
   EXPECT_FALSE(std::filesystem::exists(path + ".partial"));
 }
 
+TEST(SafetensorsReader, CopiesTensorsAndRefusesAFileThatShrank) {
+  const TempFolder folder;
+  std::vector<float> first{1.0F, -2.0F, 3.0F};
+  std::vector<float> second(4096, 0.5F);
+  const std::string path = folder.file("adapter.safetensors");
+  write_safetensors(path, std::vector<NamedTensor>{{"first", Tensor(first.data(), DType::kFloat32, {3})},
+                                                   {"second", Tensor(second.data(), DType::kFloat32, {4096})}});
+  const SafetensorsReader reader(path);
+  EXPECT_EQ(reader.tensors().size(), 2U);
+  EXPECT_EQ(reader.find("third"), nullptr);
+  std::vector<float> copied(second.size());
+  reader.read(*reader.find("first"), copied.data());
+  EXPECT_EQ(std::vector<float>(copied.begin(), copied.begin() + 3), first);
+  reader.read(*reader.find("second"), copied.data());
+  EXPECT_EQ(copied, second);
+  std::filesystem::resize_file(path, std::filesystem::file_size(path) / 2);
+  EXPECT_THROW(reader.read(*reader.find("second"), copied.data()), StartError);
+  EXPECT_THROW(SafetensorsReader{path}, StartError);
+}
+
+TEST(SafetensorsReader, RefusesAPipeWithoutWaiting) {
+  const TempFolder folder;
+  const std::string path = folder.file("pipe.safetensors");
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  EXPECT_THROW(SafetensorsReader{path}, StartError);
+  EXPECT_THROW(SafetensorsFile{path}, StartError);
+}
+
 TEST(SafetensorsFile, ReadsUnalignedTensors) {
   const TempFolder folder;
   std::string text = raw_safetensors(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"

@@ -10,7 +10,7 @@
 #include "core/check.h"
 #include "fuzz/fuzz_support.h"
 #include "lora/adapter_weights.h"
-#include "weights/checkpoint.h"
+#include "weights/safetensors.h"
 #include "weights/tensor_values.h"
 
 namespace shoal {
@@ -129,11 +129,13 @@ void check_values(const Tensor& file_b, const LoraPair& pair, const LoraTarget& 
   }
 }
 
-void check_loaded(const AdapterWeights& adapter, const Checkpoint& file, const LoraTargets& targets) {
+void check_loaded(const AdapterWeights& adapter, const SafetensorsFile& file, const LoraTargets& targets) {
   CHECK_EQ(std::ssize(adapter.pairs()), targets.size());
   // Nothing of the file may be left out in silence.
-  CHECK_EQ(2 * adapter.num_modules(), std::ssize(file.names()));
-  CHECK_LE(adapter.num_bytes(), file.total_bytes() + 32 * adapter.num_modules());
+  CHECK_EQ(2 * adapter.num_modules(), std::ssize(file.tensors()));
+  std::int64_t file_bytes = 0;
+  for (const auto& [name, info] : file.tensors()) file_bytes += info.num_bytes;
+  CHECK_LE(adapter.num_bytes(), file_bytes + 32 * adapter.num_modules());
   for (std::int32_t id = 0; id < targets.size(); ++id) {
     const LoraPair& pair = adapter.pairs()[static_cast<std::size_t>(id)];
     CHECK_EQ(pair.a.defined(), pair.b.defined());
@@ -145,7 +147,7 @@ void check_loaded(const AdapterWeights& adapter, const Checkpoint& file, const L
     CHECK_EQ(pair.b.dim(1), target.out_features);
     CHECK(std::isfinite(pair.scale));
     for (const float value : float_values(pair.a)) CHECK(std::isfinite(value));
-    for (const std::string& name : file.names()) {
+    for (const auto& [name, info] : file.tensors()) {
       const std::string half = target.path + ".lora_B.";
       const std::size_t place = name.find(half);
       if (place != std::string::npos && (place == 0 || name.starts_with("base_model.model." + half))) {
@@ -167,7 +169,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t num_
   kFolder.write("adapter_model.safetensors", files.tensors);
   const auto adapter = shoal::load_adapter(kFolder.path(), kTargets, shoal::host_allocator());
   if (adapter.ok()) {
-    shoal::check_loaded(adapter.value(), shoal::Checkpoint::open_file(kFolder.path() + "/adapter_model.safetensors"),
+    shoal::check_loaded(adapter.value(), shoal::SafetensorsFile(kFolder.path() + "/adapter_model.safetensors"),
                         kTargets);
   } else {
     CHECK(adapter.error().code == shoal::ErrorCode::kAdapterInvalid);
