@@ -206,7 +206,7 @@ int run_bench(BenchOptions& options) {
       options.model.threads > 0 ? options.model.threads : static_cast<int>(std::thread::hardware_concurrency()));
   fmt::print("machine: read {:.1f} GB/s, {} product {:.1f} GFLOP/s\n", rates.read_gb_s, rates.matrix_dtype,
              rates.matrix_gflop_s);
-  PathSource source;
+  PathSource source(options.model.adapter_dir);
   EngineOptions sizes;
   sizes.min_served_positions = std::max(options.prompt_len, options.context + 1);
   sizes.min_cache_tokens =
@@ -251,22 +251,22 @@ Command add_bench_command(CLI::App& app) {
   command->add_option("--config", options->config, "config.json alone, with --load-format dummy");
   command->add_option("--batch", options->batches, "batch sizes of decode")->capture_default_str();
   command->add_option("--context", options->context, "tokens that each sequence of a decode step holds")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least(1))
       ->capture_default_str();
   command->add_option("--prompt-len", options->prompt_len, "tokens of the prefill; 0 leaves it out")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
       ->capture_default_str();
   command->add_option("--new-tokens", options->new_tokens, "decode steps of one repeat")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least(1))
       ->capture_default_str();
   command->add_option("--chunk", options->chunk, "tokens of one prefill step")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least(1))
       ->capture_default_str();
   command->add_option("--repeat", options->repeat, "repeats behind each median")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least(1))
       ->capture_default_str();
   command->add_option("--adapters", options->adapters, "different random adapters, spread over the batch")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
       ->capture_default_str();
   command->add_option("--rank", options->rank, "of these adapters")->check(CLI::Range(1, 256))->capture_default_str();
   command->add_option("--targets", options->targets, "all linear layers but the head, or qkv")

@@ -135,7 +135,7 @@ int run_file(const GenerateOptions& options) {
     prompts.push_back(sequence.ids);
     requests.push_back(make_request(options, sequence.ids));
   }
-  PathSource source;
+  PathSource source(options.model.adapter_dir);
   Session session(options.model, source, sizes_for(prompts, options.max_new_tokens));
   std::vector<Answer> answers = run_requests(session, nullptr, std::move(requests), [](const TokenEvent&) {});
   std::vector<NamedTensor> tensors;
@@ -160,7 +160,7 @@ int run_generate(const GenerateOptions& options) {
   const std::unique_ptr<Tokenizer> tokenizer = text ? Tokenizer::load(options.model.model_id) : nullptr;
   const std::vector<std::int64_t> prompt_ids =
       text ? encode_prompt(options, *tokenizer) : parse_numbers("--token-ids", options.token_ids);
-  PathSource source;
+  PathSource source(options.model.adapter_dir);
   EngineOptions sizes = sizes_for({prompt_ids}, options.max_new_tokens);
   if (text) sizes.vocab_limit = tokenizer->vocab_size();
   Session session(options.model, source, sizes);
@@ -196,11 +196,9 @@ Command add_generate_command(CLI::App& app) {
   command->add_flag("--chat", options->chat, "put the prompt through the model's chat template");
   command->add_flag("--ignore-eos", options->ignore_eos, "go on after an end token");
   command->add_option("--max-new-tokens", options->max_new_tokens, "length of the answer")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least(1))
       ->capture_default_str();
-  command->add_option("--temperature", options->temperature, "0 is greedy")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
+  command->add_option("--temperature", options->temperature, "0 is greedy")->check(at_least(0))->capture_default_str();
   command->add_option("--seed", options->seed, "of the random numbers")->capture_default_str();
   return [options] { return run_generate(*options); };
 }

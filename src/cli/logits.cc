@@ -71,7 +71,7 @@ int run_logits(const LogitsOptions& options) {
     total += tokens;
     cached += blocks_for_tokens(tokens) * kBlockSize;
   }
-  PathSource source;
+  PathSource source(options.model.adapter_dir);
   EngineOptions sizes;
   sizes.min_served_positions = longest;
   sizes.min_cache_tokens = cached;
@@ -113,10 +113,9 @@ Command add_logits_command(CLI::App& app) {
   command->add_option("--token-ids", options->token_ids, "one sequence: 1,2,3");
   command->add_option("--input", options->input, "safetensors with tensors named *.input_ids");
   command->add_option("--output", options->output, "safetensors with tensors named *.logits")->required();
-  command->add_option("--chunk", options->chunk, "prefill in chunks of this many tokens; 0: whole")
-      ->check(CLI::NonNegativeNumber);
+  command->add_option("--chunk", options->chunk, "prefill in chunks of this many tokens; 0: whole")->check(at_least(0));
   command->add_option("--decode-from", options->decode_from, "prefill this many tokens, then one at a time")
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
   return [options] { return run_logits(*options); };
 }
 

@@ -31,6 +31,15 @@ void ModelOptions::add_to(CLI::App& command) {
       ->capture_default_str();
 }
 
+CLI::Validator at_least(std::int64_t smallest) {
+  const auto check = [smallest](const std::string& text) {
+    double value = 0.0;  // also for --temperature
+    if (CLI::detail::lexical_cast(text, value) && value >= static_cast<double>(smallest)) return std::string();
+    return fmt::format("{} is not a number from {} up", text, smallest);
+  };
+  return {check, fmt::format(">= {}", smallest)};
+}
+
 std::int64_t parse_bytes(const std::string& flag, const std::string& text) {
   double number = 0.0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);

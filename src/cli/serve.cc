@@ -83,31 +83,31 @@ struct ServeOptions {
 void add_limits(CLI::App& command, ServeOptions& options) {
   command.add_option("--max-concurrent-requests", options.server.max_concurrent_requests, "beyond: 429")
       ->envname("MAX_CONCURRENT_REQUESTS")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least(1))
       ->capture_default_str();
   command.add_option("--max-stop-sequences", options.server.max_stop_sequences, "stop strings of one request")
       ->envname("MAX_STOP_SEQUENCES")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least(1))
       ->capture_default_str();
   command.add_option("--max-input-length", options.max_input_length, "prompt tokens (default: max-total-tokens - 1)")
       ->envname("MAX_INPUT_LENGTH")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   command
       .add_option("--max-total-tokens", options.max_total_tokens,
                   "prompt and answer (default: the model's positions, 4096 at most)")
       ->envname("MAX_TOTAL_TOKENS")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   command
       .add_option("--max-batch-prefill-tokens", options.max_batch_prefill_tokens,
                   "tokens of one step; longer prompts run in chunks (default: 512 on the CPU)")
       ->envname("MAX_BATCH_PREFILL_TOKENS")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   command.add_option("--max-batch-size", options.max_sequences, "sequences of one step")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
   command.add_option("--max-active-adapters", options.max_active_adapters, "adapters in memory")
       ->envname("MAX_ACTIVE_ADAPTERS")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least(1))
       ->capture_default_str();
   command.add_option("--adapter-memory", options.adapter_memory, "bytes of adapters in memory")->capture_default_str();
 }

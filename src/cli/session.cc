@@ -10,9 +10,9 @@
 namespace shoal {
 
 Result<std::filesystem::path> PathSource::fetch(const AdapterKey& key) {
-  const std::filesystem::path folder(key.id);
+  const std::filesystem::path folder = adapter_dir_ / key.id;  // an absolute id stands for itself
   if (!std::filesystem::is_directory(folder)) {
-    return Error{.code = ErrorCode::kAdapterNotFound, .message = fmt::format("{} is no folder", key.id)};
+    return Error{.code = ErrorCode::kAdapterNotFound, .message = fmt::format("{} is no folder", folder.string())};
   }
   return folder;
 }

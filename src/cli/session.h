@@ -11,10 +11,15 @@
 
 namespace shoal {
 
-// Adapters that the command line names by folder; whoever starts the program may read what they can read.
+// Adapters that the command line names by folder, below --adapter-dir where that is given; whoever starts the program
+// may read what they can read.
 class PathSource final : public AdapterSource {
  public:
+  explicit PathSource(std::filesystem::path adapter_dir) : adapter_dir_(std::move(adapter_dir)) {}
   Result<std::filesystem::path> fetch(const AdapterKey& key) override;
+
+ private:
+  std::filesystem::path adapter_dir_;
 };
 
 class Session {

@@ -1,8 +1,12 @@
 #include "layers/rotary.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+
+#include "core/result.h"
 
 namespace shoal {
 namespace {
@@ -87,7 +91,10 @@ std::vector<float> rotary_frequencies(const RotaryOptions& options, std::int64_t
 }
 
 Rotary::Rotary(const LoadContext& load, const RotaryOptions& options) : style_(options.style) {
-  CHECK_EQ(options.rotary_dim % 2, 0);
+  if (options.rotary_dim % 2 != 0) {
+    throw StartError(
+        fmt::format("a head of {} elements, expected an even number: rotary positions turn pairs", options.rotary_dim));
+  }
   const std::vector<float> frequencies = rotary_frequencies(options, load.served_positions);
   const double attention_factor = rotary_attention_factor(options);
   const std::size_t pairs = frequencies.size();

@@ -32,6 +32,7 @@ struct SolarConfig {
         rotary(read_rotary(config, head_dim, RotaryStyle::kHalfSplit, max_positions)),
         bskcn(config, num_layers) {
     check_head_counts(config, heads, kv_heads);
+    if (sliding_window < 0) config.refuse("sliding_window", "a number of tokens, or 0 for none");
   }
 
   std::int64_t hidden, intermediate, num_layers, heads, kv_heads, head_dim, vocab, max_positions, sliding_window;

@@ -242,7 +242,8 @@ void HttpConnection::dispatch(RequestParser& parser, bool faulty) {
 asio::awaitable<bool> HttpConnection::wait_for_turn() {
   has_turn_ = core_->large_request_turn.take(shared_from_this());
   while (!has_turn_) co_await wait_until(Clock::time_point::max());
-  if (!broken_) co_return true;
+  // Nobody is left to read the answer to a request whose client went away while it waited.
+  if (!broken_ && !read_closed_) co_return true;
   core_->large_request_turn.give_back();
   co_return false;
 }

@@ -101,6 +101,31 @@ TEST(HttpServer, LargeRequestsLeaveAThreadToTheOthers) {
   EXPECT_EQ(most_at_work, 1);
 }
 
+TEST(HttpServer, DropsALargeRequestWhoseClientLeftWhileItWaited) {
+  std::atomic<int> handled{0};
+  std::atomic<bool> go_on{false};
+  HttpServer server(
+      loopback(),
+      [&](const HttpRequest& /*request*/, const ResponseWriter& writer) {
+        ++handled;
+        for (int i = 0; i < 1000 && !go_on; ++i) std::this_thread::sleep_for(milliseconds(10));
+        writer.send(200, {}, "done");
+      },
+      on_fault);
+  const std::string body(100'000, 'x');
+  RawClient first(server.port());
+  first.post("/large", body);
+  ASSERT_TRUE(eventually([&] { return handled == 1; }));
+  for (int i = 0; i < 5; ++i) RawClient(server.port()).post("/large", body);  // and gone
+  RawClient last(server.port());
+  last.post("/large", body);
+  std::this_thread::sleep_for(milliseconds(200));  // all have arrived
+  go_on = true;
+  EXPECT_EQ(first.read_response().body, "done");
+  EXPECT_EQ(last.read_response().body, "done");
+  EXPECT_EQ(handled, 2);
+}
+
 TEST(HttpServer, AnswersPipelinedRequestsInOrder) {
   HttpServer server(loopback(), echo, on_fault);
   RawClient client(server.port());
