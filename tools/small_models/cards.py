@@ -64,7 +64,7 @@ def card(family: Family, folder: pathlib.Path, origins: list[str], record: dict)
         f"- Data: {READS[family.reads].format(origins=joined(told))}. The texts are not part of this repository.",
         "- Licence: that of this repository, for weights, tokenizer and adapters.",
         f"- Command: `python tools/train_small_models.py train --family {family.name}` (`make models` for all four), "
-        "on one H200 GPU.",
+        "on one H200 GPU, with what `tools/goldens-requirements.txt` names.",
         f"- Base: {base['steps']} steps in {base['seconds']:.0f} s; {base['held_out_loss']:.3f} nats a token on "
         "running text that was not read.",
         "",
