@@ -20,7 +20,7 @@ Result<std::filesystem::path> PathSource::fetch(const AdapterKey& key) {
 CpuIsa isa_from_environment() {
   const std::vector<CpuIsa> available = available_isas();
   const char* forced = std::getenv("SHOAL_ISA");
-  if (forced == nullptr || std::string_view(forced).empty()) return available.back();
+  if (forced == nullptr || std::string_view(forced).empty()) return default_isa();
   const std::optional<CpuIsa> isa = isa_from_name(forced);
   if (isa && std::find(available.begin(), available.end(), *isa) != available.end()) return *isa;
   std::vector<std::string_view> names;

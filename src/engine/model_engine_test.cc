@@ -83,7 +83,7 @@ class MixedSteps {
 // Whatever the limits asked for, memory is planned for what the cache can hold.
 TEST(ModelEngine, LimitsFollowTheCache) {
   ThreadPool pool(1);
-  const std::unique_ptr<Backend> backend = make_cpu_backend(available_isas().back(), pool);
+  const std::unique_ptr<Backend> backend = make_cpu_backend(default_isa(), pool);
   FolderSource source;
   Wakeup wakeup;
   constexpr std::int64_t kHuge = std::int64_t{1} << 40;
@@ -100,7 +100,7 @@ TEST(ModelEngine, LimitsFollowTheCache) {
 
 TEST(ModelEngine, StepAllocatesNothing) {
   ThreadPool pool(2);
-  const std::unique_ptr<Backend> backend = make_cpu_backend(available_isas().back(), pool);
+  const std::unique_ptr<Backend> backend = make_cpu_backend(default_isa(), pool);
   FolderSource source;
   Wakeup wakeup;
   EngineOptions options;

@@ -20,6 +20,8 @@ enum class CpuIsa : std::uint8_t { kReference, kAvx2, kAvx512, kAvx512Bf16 };
 std::string_view isa_name(CpuIsa isa);  // "reference", "avx2", "avx512", "avx512bf16"
 // The sets that this processor can run, slowest first.
 std::vector<CpuIsa> available_isas();
+// The one to use unless told otherwise: the fastest that was measured on this kind of processor.
+CpuIsa default_isa();
 // nullopt if `name` is no kernel set.
 std::optional<CpuIsa> isa_from_name(std::string_view name);
 

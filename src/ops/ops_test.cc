@@ -16,6 +16,7 @@ TEST(Backends, AreNamedAndTheReferenceIsAlwaysThere) {
   ASSERT_FALSE(available.empty());
   EXPECT_EQ(available[0], CpuIsa::kReference);
   EXPECT_TRUE(std::is_sorted(available.begin(), available.end()));
+  EXPECT_NE(std::find(available.begin(), available.end(), default_isa()), available.end());
   std::string ran;
   for (const CpuIsa isa : all_isas()) {
     EXPECT_EQ(isa_from_name(isa_name(isa)), isa);
