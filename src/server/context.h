@@ -14,6 +14,7 @@
 #include "server/json.h"
 #include "server/metrics.h"
 #include "server/server_options.h"
+#include "server/turn.h"
 
 namespace shoal {
 
@@ -41,6 +42,7 @@ struct ServerContext {
   const Services services;
   Metrics metrics;
   AdapterList adapters;
+  Turn large_answer_turn;
   std::atomic<bool> ready{true};  // false while draining
 };
 

@@ -23,24 +23,6 @@ constexpr std::size_t kLargeBody = std::size_t{64} << 10;  // some 20 ms of pars
 
 }  // namespace
 
-bool LargeRequestTurn::take(const std::shared_ptr<HttpConnection>& connection) {
-  const std::lock_guard lock(mutex_);
-  if (taken_) waiting_.push_back(connection);
-  return !std::exchange(taken_, true);
-}
-
-void LargeRequestTurn::give_back() {
-  const std::lock_guard lock(mutex_);
-  while (!waiting_.empty()) {
-    const std::shared_ptr<HttpConnection> next = waiting_.front().lock();
-    waiting_.pop_front();
-    if (next == nullptr) continue;
-    next->on_turn();
-    return;
-  }
-  taken_ = false;
-}
-
 HttpConnection::HttpConnection(std::shared_ptr<HttpServer::Core> core, tcp::socket socket)
     : core_(std::move(core)),
       socket_(std::move(socket)),
@@ -240,7 +222,11 @@ void HttpConnection::dispatch(RequestParser& parser, bool faulty) {
 }
 
 asio::awaitable<bool> HttpConnection::wait_for_turn() {
-  has_turn_ = core_->large_request_turn.take(shared_from_this());
+  has_turn_ = core_->large_request_turn.take([weak = weak_from_this()] {
+    const auto self = weak.lock();
+    if (self != nullptr) self->on_turn();
+    return self != nullptr;
+  });
   while (!has_turn_) co_await wait_until(Clock::time_point::max());
   // Nobody is left to read the answer to a request whose client went away while it waited.
   if (!broken_ && !read_closed_) co_return true;
@@ -260,7 +246,7 @@ asio::awaitable<bool> HttpConnection::pump_response() {
       continue;
     }
     if (!exchange_ || exchange_->done) {
-      exchange_.reset();
+      drop_exchange();
       co_return true;
     }
     if (read_closed_) {
@@ -279,7 +265,9 @@ asio::awaitable<bool> HttpConnection::pump_response() {
 
 asio::awaitable<bool> HttpConnection::write_now(std::string_view bytes) {
   while (!bytes.empty()) {
-    write_deadline_.expires_after(core_->options.write_timeout);
+    auto deadline = Clock::now() + core_->options.write_timeout;
+    if (exchange_ && exchange_->send_by) deadline = std::min(deadline, *exchange_->send_by);
+    write_deadline_.expires_at(deadline);
     write_deadline_.async_wait([weak = weak_from_this()](error_code error) {
       if (const auto self = weak.lock(); self && !error) self->abort();
     });
@@ -313,8 +301,9 @@ asio::awaitable<bool> HttpConnection::wait_until(Clock::time_point deadline) {
 
 void HttpConnection::drop_exchange() {
   const auto exchange = std::exchange(exchange_, nullptr);
-  if (!exchange || exchange->done) return;
-  exchange->done = true;
+  if (!exchange) return;
+  exchange->held.reset();
+  if (std::exchange(exchange->done, true)) return;
   if (const auto callback = std::exchange(exchange->on_close, nullptr)) callback();
 }
 
@@ -365,6 +354,14 @@ bool ResponseWriter::closed() const { return exchange_->done; }
 
 void ResponseWriter::on_close(std::function<void()> callback) const {
   if (!exchange_->done) exchange_->on_close = std::move(callback);
+}
+
+void ResponseWriter::hold(std::shared_ptr<const void> resource) const {
+  if (!exchange_->done) exchange_->held = std::move(resource);
+}
+
+void ResponseWriter::send_within(std::chrono::milliseconds limit) const {
+  exchange_->send_by = std::chrono::steady_clock::now() + limit;
 }
 
 void ResponseWriter::post(std::function<void()> function) const {

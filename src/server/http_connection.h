@@ -7,31 +7,16 @@
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
 #include <condition_variable>
-#include <deque>
 #include <mutex>
 #include <thread>
 #include <unordered_map>
 
 #include "server/http_server.h"
+#include "server/turn.h"
 
 namespace shoal {
 
 class HttpConnection;
-
-// Lets one large request at a time be handled: parsing and tokenizing a megabyte takes a thread for a while, and the
-// other threads must stay free for everybody's streams.
-class LargeRequestTurn {
- public:
-  // Whether the turn is the connection's at once; else its on_turn() is called later.
-  bool take(const std::shared_ptr<HttpConnection>& connection);
-  // Hands the turn to the next that still waits for it.
-  void give_back();
-
- private:
-  std::mutex mutex_;
-  bool taken_ = false;
-  std::deque<std::weak_ptr<HttpConnection>> waiting_;
-};
 
 class HttpServer::Core {
  public:
@@ -56,7 +41,9 @@ class HttpServer::Core {
   std::vector<std::jthread> threads;
   std::atomic<bool> stopping{false};
   std::atomic<bool> stopped{false};  // the loop will not run again
-  LargeRequestTurn large_request_turn;
+  // Parsing and tokenizing a megabyte takes a thread for a while, and the others must stay free for everybody's
+  // streams.
+  Turn large_request_turn;
   mutable std::mutex mutex;
   std::condition_variable all_closed;
   std::unordered_map<const HttpConnection*, std::weak_ptr<HttpConnection>> connections;  // guarded by mutex
@@ -75,6 +62,8 @@ class ResponseWriter::Exchange {
   bool streaming = false;  // begun and not ended
   bool done = false;       // ended, or nobody is there to read it
   std::function<void()> on_close;
+  std::shared_ptr<const void> held;
+  std::optional<std::chrono::steady_clock::time_point> send_by;  // of the whole answer
 };
 
 // All members run on the strand of `socket_` but on_turn(). Two coroutines: read_loop() alone reads, so that a
@@ -127,6 +116,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   Awaitable<void> linger();
   // Whether something happened before the deadline.
   Awaitable<bool> wait_until(Clock::time_point deadline);
+  // Lets go of the answer, sent or not; its handler hears of one that it did not end.
   void drop_exchange();
 
   const std::shared_ptr<HttpServer::Core> core_;

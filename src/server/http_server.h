@@ -52,6 +52,10 @@ class ResponseWriter {
   bool closed() const;  // the client is gone, or the answer has ended
   // Runs once if the client goes away before the answer has ended.
   void on_close(std::function<void()> callback) const;
+  // Keeps `resource`, in place of one held before, until the answer is sent whole or the client is gone.
+  void hold(std::shared_ptr<const void> resource) const;
+  // The client must have read the whole answer by then, or it is cut off.
+  void send_within(std::chrono::milliseconds limit) const;
   // Runs `function` on the connection's loop; callable from any thread.
   void post(std::function<void()> function) const;
 

@@ -32,10 +32,11 @@ struct ServerOptions {
   std::vector<std::string> adapter_sources = {"local"};  // those that are served
   std::int64_t max_concurrent_requests = 1024;           // shown by /info; the scheduler enforces it
   std::int64_t max_stop_sequences = 4;
-  std::int64_t max_input_length = 0;                  // tokens of a prompt
-  std::int64_t max_total_tokens = 0;                  // prompt and answer
-  std::int64_t max_batch_total_tokens = 0;            // shown by /info
-  std::chrono::milliseconds progress_limit{120'000};  // a step that takes longer makes /health red
+  std::int64_t max_input_length = 0;                     // tokens of a prompt
+  std::int64_t max_total_tokens = 0;                     // prompt and answer
+  std::int64_t max_batch_total_tokens = 0;               // shown by /info
+  std::chrono::milliseconds large_answer_limit{60'000};  // to read an answer that others wait for
+  std::chrono::milliseconds progress_limit{120'000};     // a step that takes longer makes /health red
 };
 
 struct Services {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <future>
+
 #include "server/json.h"
 #include "server/test_service.h"
 
@@ -126,13 +128,59 @@ TEST(Server, TellsItsLimits) {
   EXPECT_TRUE(info.contains("docker_label"));
 }
 
-TEST(Server, TokenizesWithPiecesAndOffsets) {
+TEST(Tokenize, AnswersPiecesAndOffsetsInOneLine) {
   TestService service;
-  const InputJson tokens = json_of(post(service.port(), "/tokenize", R"({"inputs":"hello"})").body);
-  ASSERT_EQ(tokens.size(), 3U);
-  EXPECT_EQ(tokens[0], json_of(R"({"id":256,"text":"he","start":0,"stop":2})"));
-  EXPECT_EQ(tokens[2]["text"], "o");
+  const RawResponse response = post(service.port(), "/tokenize", R"({"inputs":"hello\""})");
+  EXPECT_EQ(response.headers.at("content-type"), "application/json");
+  EXPECT_EQ(response.body, R"([{"id":256,"text":"he","start":0,"stop":2},{"id":257,"text":"ll","start":2,"stop":4},)"
+                           R"({"id":111,"text":"o","start":4,"stop":5},{"id":34,"text":"\"","start":5,"stop":6}])");
+  EXPECT_EQ(post(service.port(), "/tokenize", R"({"inputs":""})").body, "[]");
   EXPECT_EQ(post(service.port(), "/tokenize", R"({"inputs":5})").status, 422);
+}
+
+std::string tokenize_body(std::size_t text_bytes) { return R"({"inputs":")" + std::string(text_bytes, 'x') + "\"}"; }
+
+TEST(Tokenize, RefusesATextThatIsTooLongWithTheNumbers) {
+  TestService service;  // prompts of 1000 tokens: the least limit counts
+  const RawResponse longest = post(service.port(), "/tokenize", tokenize_body(256 << 10));
+  EXPECT_EQ(longest.status, 200);
+  EXPECT_EQ(json_of(longest.body).size(), 256U << 10);
+  const RawResponse refused = post(service.port(), "/tokenize", tokenize_body((256 << 10) + 1));
+  EXPECT_EQ(refused.status, 422);
+  EXPECT_EQ(json_of(refused.body)["error"],
+            "Input validation error: `inputs` must have at most 262144 bytes, given: 262145");
+}
+
+TEST(Tokenize, HoldsOneLargeAnswerAtATime) {
+  TestService service;
+  const std::string large = tokenize_body(256 << 10);  // its answer is longer than what sockets buffer
+  RawClient first(service.port());
+  first.post("/tokenize", large);
+  EXPECT_EQ(first.read_head().status, 200);
+  RawClient left(service.port());
+  left.post("/tokenize", large);
+  RawClient second(service.port());
+  second.post("/tokenize", large);
+  auto answered = std::async(std::launch::async, [&second] { return second.read_response(); });
+  EXPECT_EQ(answered.wait_for(milliseconds(500)), std::future_status::timeout);
+  EXPECT_EQ(post(service.port(), "/tokenize", R"({"inputs":"hello"})").status, 200) << "small ones need no turn";
+  left.close();
+  first.close();
+  EXPECT_EQ(answered.get().status, 200);
+  EXPECT_EQ(post(service.port(), "/tokenize", large).status, 200);
+}
+
+TEST(Tokenize, ASlowReaderOfALargeAnswerIsCutOff) {
+  ServerOptions options;
+  options.large_answer_limit = milliseconds(200);
+  TestService service({}, options);
+  RawClient slow(service.port());
+  slow.post("/tokenize", tokenize_body(256 << 10));
+  EXPECT_EQ(slow.read_head().status, 200);
+  RawClient second(service.port());
+  second.post("/tokenize", tokenize_body(8 << 10));
+  EXPECT_EQ(second.read_response().status, 200);
+  EXPECT_TRUE(eventually([&] { return service.server.num_connections() == 1; }));
 }
 
 TEST(Server, CountsRequestsUnderLoraxNames) {

@@ -1,36 +1,114 @@
-// POST /tokenize.
+// POST /tokenize. Its answer is some 50 times as long as the text, so texts are bounded, and of the answers that may
+// take megabytes there is one at a time.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <span>
+
 #include "server/context.h"
 #include "server/field_reader.h"
+#include "server/parse_request.h"
 
 namespace shoal {
 
-void handle_tokenize(ServerContext& context, const JsonCall& call) {
-  std::optional<ApiError> error;
+namespace {
+
+// A text that fills --max-input-length has some 4 bytes a token.
+constexpr std::int64_t kTextBytesPerToken = 8;
+constexpr std::int64_t kLeastMaxTextBytes = std::int64_t{256} << 10;  // servers of short prompts count tokens too
+constexpr std::size_t kLargeText = std::size_t{4} << 10;              // an answer of 200 KB
+
+struct TokenizeRequest {
   std::string inputs;
+  SpecialTokens add = SpecialTokens::kAdd;
+};
+
+// A large request while it waits for its turn; the connection holds it, so that it goes with the client.
+struct Waiting {
+  ResponseWriter writer;
+  TokenizeRequest request;
+};
+
+Parsed<TokenizeRequest> parse_tokenize(const InputJson& body, const ServerOptions& options) {
+  std::optional<ApiError> error;
+  TokenizeRequest request;
   std::optional<bool> add_special_tokens;
-  FieldReader reader(call.body, "", error);
-  reader.read("inputs", inputs, Presence::kRequired);
+  FieldReader reader(body, "", error);
+  reader.read("inputs", request.inputs, Presence::kRequired);
   reader.read("add_special_tokens", add_special_tokens);
-  if (error) {
+  if (error) return *error;
+  const std::int64_t limit = std::max(kLeastMaxTextBytes, kTextBytesPerToken * options.max_input_length);
+  if (static_cast<std::int64_t>(request.inputs.size()) > limit) {
+    return ApiError{
+        .failure = Failure::kValidation,
+        .message = fmt::format("`inputs` must have at most {} bytes, given: {}", limit, request.inputs.size()),
+        .param = "inputs"};
+  }
+  request.add = add_special_tokens.value_or(true) ? SpecialTokens::kAdd : SpecialTokens::kNone;
+  return request;
+}
+
+// Appended to one string: a tree of JSON values would take ten times its text.
+std::string tokens_json(std::span<const TokenSpan> tokens) {
+  std::string json = "[";
+  for (const TokenSpan& token : tokens) {
+    if (json.size() > 1) json += ',';
+    fmt::format_to(std::back_inserter(json), R"({{"id":{},"text":{},"start":{},"stop":{}}})", token.id,
+                   to_text(OutputJson(token.piece)), token.start, token.stop);
+  }
+  return json += ']';
+}
+
+void answer(const ServerContext& context, const ResponseWriter& writer, const TokenizeRequest& request) {
+  const auto tokens = context.services.tokenizer.encode_spans(request.inputs, request.add);
+  if (tokens.ok()) {
+    writer.send(200, {{"content-type", "application/json"}}, tokens_json(tokens.value()));
+  } else {
+    send_error(writer, to_api_error(tokens.error()), ApiStyle::kNative);
+  }
+}
+
+// The turn ends with the last byte sent, and with a client that does not read in time.
+void answer_in_turn(ServerContext& context, const ResponseWriter& writer, const TokenizeRequest& request) {
+  writer.hold(std::shared_ptr<Turn>(&context.large_answer_turn, [](Turn* turn) { turn->give_back(); }));
+  writer.send_within(context.options.large_answer_limit);
+  answer(context, writer, request);
+}
+
+void wait_and_answer(ServerContext& context, const ResponseWriter& writer, TokenizeRequest request) {
+  const auto waiting = std::make_shared<Waiting>(Waiting{.writer = writer, .request = std::move(request)});
+  writer.hold(waiting);
+  const auto on_turn = [&context, weak = std::weak_ptr(waiting)] {
+    const std::shared_ptr<Waiting> next = weak.lock();
+    if (next == nullptr) return false;
+    next->writer.post([&context, weak] {
+      const std::shared_ptr<Waiting> ready = weak.lock();
+      if (ready == nullptr) {
+        context.large_answer_turn.give_back();
+      } else {
+        answer_in_turn(context, ready->writer, ready->request);
+      }
+    });
+    return true;
+  };
+  if (context.large_answer_turn.take(on_turn)) answer_in_turn(context, writer, waiting->request);
+}
+
+}  // namespace
+
+void handle_tokenize(ServerContext& context, const JsonCall& call) {
+  auto parsed = parse_tokenize(call.body, context.options);
+  if (const auto* error = std::get_if<ApiError>(&parsed)) {
     send_error(call.writer, *error, ApiStyle::kNative);
     return;
   }
-  const SpecialTokens add = add_special_tokens.value_or(true) ? SpecialTokens::kAdd : SpecialTokens::kNone;
-  const auto spans = context.services.tokenizer.encode_spans(inputs, add);
-  if (!spans.ok()) {
-    send_error(call.writer, to_api_error(spans.error()), ApiStyle::kNative);
-    return;
+  auto& request = std::get<TokenizeRequest>(parsed);
+  if (request.inputs.size() <= kLargeText) {
+    answer(context, call.writer, request);
+  } else {
+    wait_and_answer(context, call.writer, std::move(request));
   }
-  OutputJson tokens = OutputJson::array();
-  for (const TokenSpan& span : spans.value()) {
-    OutputJson token;
-    token["id"] = span.id;
-    token["text"] = span.piece;
-    token["start"] = span.start;
-    token["stop"] = span.stop;
-    tokens.push_back(std::move(token));
-  }
-  call.writer.send(200, {{"content-type", "application/json"}}, to_text(tokens));
 }
 
 }  // namespace shoal

@@ -2,8 +2,10 @@
 
 import json
 import os
+import socket
 import struct
 import subprocess
+import time
 
 import pytest
 import requests
@@ -11,6 +13,7 @@ import requests
 from conftest import BINARY, ROOT, Server
 
 SHARD_BYTES = 600 << 20
+JSON = {"content-type": "application/json"}
 
 
 def solar_tensors(config: dict) -> dict[str, list[int]]:
@@ -106,3 +109,25 @@ def test_a_prompt_of_16384_tokens_costs_under_64_mib(tiny_folder, tmp_path):
         assert grown_bytes - cache_bytes < 64 << 20
     finally:
         assert running.stop() == 0
+
+
+def test_answers_of_tokenize_that_nobody_reads_cost_little(own_server):
+    """A token takes 50 bytes of the answer: one is held, however many have been asked for."""
+    server = own_server()
+    body = json.dumps({"inputs": "x" * (256 << 10)}).encode()
+    assert len(requests.post(server.url + "/tokenize", data=body, headers=JSON, timeout=60).content) > 10 << 20
+    before_kib = server.status("VmRSS")
+    head = f"POST /tokenize HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    unread = []
+    for _ in range(40):
+        unread.append(socket.create_connection(("127.0.0.1", server.port)))
+        unread[-1].sendall(head.encode() + body)
+    time.sleep(3)  # each answer takes a fraction of a second
+    assert requests.get(server.url + "/health", timeout=10).status_code == 200
+    grown_mib = (server.status("VmRSS") - before_kib) / 1024
+    for connection in unread:
+        connection.close()
+    print(f"{grown_mib:.0f} MiB for {len(unread)} unread answers")
+    assert grown_mib < 128
+    refused = requests.post(server.url + "/tokenize", json={"inputs": "x" * (1 << 20)}, timeout=60)
+    assert refused.status_code == 422 and "262144 bytes" in refused.text
