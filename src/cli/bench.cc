@@ -18,6 +18,8 @@
 namespace shoal {
 namespace {
 
+constexpr std::int64_t kMostSequences = 4096;  // as of `shoal serve`
+
 struct BenchOptions {
   ModelOptions model;
   std::string config;
@@ -197,24 +199,45 @@ nlohmann::json prefill_json(BenchRun& run, const BenchOptions& options, const Ma
   return json;
 }
 
+// What the flags ask of the engine; UsageError for what no model, or not this one, can do.
+EngineOptions sizes_for(const BenchOptions& options, const std::vector<std::int64_t>& batches, const ModelInfo& model) {
+  const auto [smallest, largest] = std::minmax_element(batches.begin(), batches.end());
+  if (*smallest < 1 || *largest > kMostSequences) {
+    throw UsageError(fmt::format("--batch is {}, expected numbers from 1 to {}", options.batches, kMostSequences));
+  }
+  check_positions("--prompt-len", options.prompt_len, model);
+  check_positions("--context", options.context + 1, model);
+  EngineOptions sizes;
+  sizes.min_served_positions = std::max(options.prompt_len, options.context + 1);
+  sizes.min_cache_tokens =
+      std::max(blocks_for_tokens(options.prompt_len), *largest * blocks_for_tokens(options.context + 1)) * kBlockSize;
+  sizes.max_step_tokens = options.chunk;
+  sizes.max_sequences = *largest;
+  sizes.adapters.budget_bytes = std::int64_t{1} << 40;
+  return sizes;
+}
+
+// Opened before anything is measured: minutes of work must not end in a file that cannot be written.
+std::ofstream open_json(const std::string& path) {
+  std::ofstream file;
+  if (path.empty()) return file;
+  file.open(path);
+  if (!file) throw UsageError(fmt::format("--json is {}, which cannot be written", path));
+  return file;
+}
+
 int run_bench(BenchOptions& options) {
   init_logging(options.model.log_level, LogFormat::kText);
   if (!options.config.empty()) options.model.model_id = options.config;
   const std::vector<std::int64_t> batches = parse_numbers("--batch", options.batches);
-  const std::int64_t largest_batch = std::max<std::int64_t>(1, *std::max_element(batches.begin(), batches.end()));
+  const ModelInfo model = read_model(options.model, options.config.empty() ? "--model-id" : "--config");
+  const EngineOptions sizes = sizes_for(options, batches, model);
+  std::ofstream json_file = open_json(options.json_path);
   const MachineRates rates = probe_machine(
       options.model.threads > 0 ? options.model.threads : static_cast<int>(std::thread::hardware_concurrency()));
   fmt::print("machine: read {:.1f} GB/s, {} product {:.1f} GFLOP/s\n", rates.read_gb_s, rates.matrix_dtype,
              rates.matrix_gflop_s);
   PathSource source(options.model.adapter_dir);
-  EngineOptions sizes;
-  sizes.min_served_positions = std::max(options.prompt_len, options.context + 1);
-  sizes.min_cache_tokens =
-      std::max(blocks_for_tokens(options.prompt_len), largest_batch * blocks_for_tokens(options.context + 1)) *
-      kBlockSize;
-  sizes.max_step_tokens = options.chunk;
-  sizes.max_sequences = largest_batch;
-  sizes.adapters.budget_bytes = std::int64_t{1} << 40;
   Session session(options.model, source, sizes);
   const BenchAdapters adapters(session, {.count = options.adapters, .rank = options.rank, .targets = options.targets});
   BenchRun run(options, session, adapters.slots());
@@ -237,7 +260,7 @@ int run_bench(BenchOptions& options) {
     json["decode"].push_back(decode_json(run, options, rates, batch, adapters.bytes_read(batch)));
   }
   if (options.prompt_len > 0) json["prefill"] = prefill_json(run, options, rates);
-  if (!options.json_path.empty()) std::ofstream(options.json_path) << json.dump(2) << '\n';
+  if (json_file.is_open()) json_file << json.dump(2) << '\n';
   return 0;
 }
 

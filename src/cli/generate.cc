@@ -21,9 +21,9 @@ namespace {
 struct GenerateOptions {
   ModelOptions model;
   std::string adapter_id;
-  std::string prompt;
-  std::string token_ids;
-  std::string input;
+  std::optional<std::string> prompt;
+  std::optional<std::string> token_ids;
+  std::optional<std::string> input;
   std::string output;
   bool chat = false;
   bool ignore_eos = false;
@@ -89,12 +89,12 @@ std::vector<Answer> run_requests(Session& session, const Tokenizer* tokenizer, s
 
 std::vector<std::int64_t> encode_prompt(const GenerateOptions& options, const Tokenizer& tokenizer) {
   if (!options.chat) {
-    Result<std::vector<std::int64_t>> ids = tokenizer.encode(options.prompt, SpecialTokens::kAdd);
+    Result<std::vector<std::int64_t>> ids = tokenizer.encode(*options.prompt, SpecialTokens::kAdd);
     if (!ids.ok()) throw StartError(ids.error().message);
     return ids.value();
   }
   const ChatTemplate chat_template = ChatTemplate::load(options.model.model_id);
-  const nlohmann::json messages = {{{"role", "user"}, {"content", options.prompt}}};
+  const nlohmann::json messages = {{{"role", "user"}, {"content", *options.prompt}}};
   Result<RenderedPrompt> prompt = chat_template.render_prompt(messages.dump(), {}, tokenizer);
   if (!prompt.ok()) throw StartError(prompt.error().message);
   Result<std::vector<std::int64_t>> ids =
@@ -114,7 +114,8 @@ void print_timings(const FinishEvent& finish) {
              finish.generated_tokens, decoded > 0 ? decoded / decode_s : 0.0);
 }
 
-EngineOptions sizes_for(const std::vector<std::vector<std::int64_t>>& prompts, std::int64_t max_new_tokens) {
+EngineOptions sizes_for(const std::vector<std::vector<std::int64_t>>& prompts, std::int64_t max_new_tokens,
+                        const ModelInfo& model) {
   EngineOptions sizes;
   sizes.max_step_tokens = 512;
   for (const std::vector<std::int64_t>& prompt : prompts) {
@@ -122,13 +123,14 @@ EngineOptions sizes_for(const std::vector<std::vector<std::int64_t>>& prompts, s
     sizes.min_served_positions = std::max(sizes.min_served_positions, tokens);
     sizes.min_cache_tokens += (tokens + kBlockSize - 1) / kBlockSize * kBlockSize;
   }
+  check_positions("--max-new-tokens with the prompt", sizes.min_served_positions, model);
   return sizes;
 }
 
 // Greedy ids of every sequence of a file, written as `*.greedy`.
-int run_file(const GenerateOptions& options) {
+int run_file(const GenerateOptions& options, const ModelInfo& model) {
   if (options.output.empty()) throw UsageError("--input needs --output");
-  const std::vector<NamedIds> named = read_token_file(options.input);
+  const std::vector<NamedIds> named = read_token_file(*options.input);
   std::vector<std::vector<std::int64_t>> prompts;
   std::vector<Request> requests;
   for (const NamedIds& sequence : named) {
@@ -136,7 +138,7 @@ int run_file(const GenerateOptions& options) {
     requests.push_back(make_request(options, sequence.ids));
   }
   PathSource source(options.model.adapter_dir);
-  Session session(options.model, source, sizes_for(prompts, options.max_new_tokens));
+  Session session(options.model, source, sizes_for(prompts, options.max_new_tokens, model));
   std::vector<Answer> answers = run_requests(session, nullptr, std::move(requests), [](const TokenEvent&) {});
   std::vector<NamedTensor> tensors;
   for (std::size_t i = 0; i < named.size(); ++i) {
@@ -150,18 +152,17 @@ int run_file(const GenerateOptions& options) {
 
 int run_generate(const GenerateOptions& options) {
   init_logging(options.model.log_level, LogFormat::kText);
-  const int given =
-      (options.prompt.empty() ? 0 : 1) + (options.token_ids.empty() ? 0 : 1) + (options.input.empty() ? 0 : 1);
+  const int given = (options.prompt ? 1 : 0) + (options.token_ids ? 1 : 0) + (options.input ? 1 : 0);
   if (given != 1) throw UsageError("one of --prompt, --token-ids and --input is needed, and only one");
-  if (options.model.model_id.empty()) throw UsageError("--model-id is missing");
-  if (!options.input.empty()) return run_file(options);
+  const ModelInfo model = read_model(options.model);
+  if (options.input) return run_file(options, model);
 
-  const bool text = !options.prompt.empty();
+  const bool text = options.prompt.has_value();
   const std::unique_ptr<Tokenizer> tokenizer = text ? Tokenizer::load(options.model.model_id) : nullptr;
   const std::vector<std::int64_t> prompt_ids =
-      text ? encode_prompt(options, *tokenizer) : parse_numbers("--token-ids", options.token_ids);
+      text ? encode_prompt(options, *tokenizer) : parse_numbers("--token-ids", *options.token_ids);
   PathSource source(options.model.adapter_dir);
-  EngineOptions sizes = sizes_for({prompt_ids}, options.max_new_tokens);
+  EngineOptions sizes = sizes_for({prompt_ids}, options.max_new_tokens, model);
   if (text) sizes.vocab_limit = tokenizer->vocab_size();
   Session session(options.model, source, sizes);
   for (const std::int64_t id : prompt_ids) {
@@ -189,17 +190,20 @@ Command add_generate_command(CLI::App& app) {
   options->model.log_level = "warn";
   options->model.add_to(*command);
   command->add_option("--adapter-id", options->adapter_id, "adapter folder");
-  command->add_option("--prompt", options->prompt, "text");
+  command->add_option("--prompt", options->prompt, "text")->check(some_text());
   command->add_option("--token-ids", options->token_ids, "ids instead of text: 1,2,3; prints ids, needs no tokenizer");
-  command->add_option("--input", options->input, "safetensors with tensors named *.input_ids");
+  command->add_option("--input", options->input, "safetensors with tensors named *.input_ids")
+      ->check(CLI::ExistingFile);
   command->add_option("--output", options->output, "with --input: safetensors with tensors named *.greedy");
   command->add_flag("--chat", options->chat, "put the prompt through the model's chat template");
   command->add_flag("--ignore-eos", options->ignore_eos, "go on after an end token");
   command->add_option("--max-new-tokens", options->max_new_tokens, "length of the answer")
       ->check(at_least(1))
       ->capture_default_str();
-  command->add_option("--temperature", options->temperature, "0 is greedy")->check(at_least(0))->capture_default_str();
-  command->add_option("--seed", options->seed, "of the random numbers")->capture_default_str();
+  command->add_option("--temperature", options->temperature, "0 is greedy")
+      ->check(temperature_number())
+      ->capture_default_str();
+  command->add_option("--seed", options->seed, "of the random numbers")->check(seed_number())->capture_default_str();
   return [options] { return run_generate(*options); };
 }
 

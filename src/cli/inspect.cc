@@ -5,7 +5,7 @@
 
 #include "cache/kv_cache.h"
 #include "cli/commands.h"
-#include "cli/options.h"
+#include "cli/session.h"
 #include "core/block_size.h"
 #include "weights/checkpoint.h"
 
@@ -24,8 +24,10 @@ void print_adapters(const std::filesystem::path& folder) {
 }
 
 int run_inspect(const std::string& folder) {
+  ModelOptions options;
+  options.model_id = folder;
+  const ModelInfo info = read_model(options, "the folder");
   const ConfigReader config = ConfigReader::from_file((std::filesystem::path(folder) / "config.json").string());
-  const ModelInfo info = read_model_info(config);
   const Checkpoint checkpoint = Checkpoint::open(folder);
   const DType dtype = default_dtype(config);
   const std::int64_t block_bytes = KvCache::bytes_per_block(

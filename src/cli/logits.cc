@@ -18,19 +18,19 @@ namespace {
 struct LogitsOptions {
   ModelOptions model;
   std::vector<std::string> adapter_ids;
-  std::string token_ids;
-  std::string input;
+  std::optional<std::string> token_ids;
+  std::optional<std::string> input;
   std::string output;
   std::int64_t chunk = 0;
   std::int64_t decode_from = -1;
 };
 
 std::vector<NamedIds> read_sequences(const LogitsOptions& options) {
-  if (options.token_ids.empty() == options.input.empty()) {
+  if (options.token_ids.has_value() == options.input.has_value()) {
     throw UsageError("one of --token-ids and --input is needed, and only one");
   }
-  if (!options.input.empty()) return read_token_file(options.input);
-  return {{.name = "", .ids = parse_numbers("--token-ids", options.token_ids)}};
+  if (options.input) return read_token_file(*options.input);
+  return {{.name = "", .ids = parse_numbers("--token-ids", *options.token_ids)}};
 }
 
 // One --adapter-id serves all sequences; repeated, one a sequence in their order, `base` for none.
@@ -62,6 +62,7 @@ void check_ids(const std::vector<NamedIds>& sequences, std::int64_t vocab) {
 int run_logits(const LogitsOptions& options) {
   init_logging(options.model.log_level, LogFormat::kText);
   const std::vector<NamedIds> named = read_sequences(options);
+  const ModelInfo model = read_model(options.model);
   std::int64_t longest = 0;
   std::int64_t total = 0;
   std::int64_t cached = 0;
@@ -71,6 +72,7 @@ int run_logits(const LogitsOptions& options) {
     total += tokens;
     cached += blocks_for_tokens(tokens) * kBlockSize;
   }
+  check_positions(options.input ? "--input" : "--token-ids", longest, model);
   PathSource source(options.model.adapter_dir);
   EngineOptions sizes;
   sizes.min_served_positions = longest;
@@ -111,7 +113,8 @@ Command add_logits_command(CLI::App& app) {
   options->model.add_to(*command);
   command->add_option("--adapter-id", options->adapter_ids, "adapter folder, for all sequences or one each; base");
   command->add_option("--token-ids", options->token_ids, "one sequence: 1,2,3");
-  command->add_option("--input", options->input, "safetensors with tensors named *.input_ids");
+  command->add_option("--input", options->input, "safetensors with tensors named *.input_ids")
+      ->check(CLI::ExistingFile);
   command->add_option("--output", options->output, "safetensors with tensors named *.logits")->required();
   command->add_option("--chunk", options->chunk, "prefill in chunks of this many tokens; 0: whole")->check(at_least(0));
   command->add_option("--decode-from", options->decode_from, "prefill this many tokens, then one at a time")

@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <exception>
 #include <map>
+#include <new>
 
 #include "cli/commands.h"
 #include "cli/options.h"
@@ -39,6 +40,8 @@ int main(int argc, char** argv) {
     return commands.at(app.get_subcommands().front())();
   } catch (const shoal::UsageError& error) {
     return fail(error.what(), kExitUsage);
+  } catch (const std::bad_alloc&) {
+    return fail("not enough memory for what was asked", kExitFailure);
   } catch (const std::exception& error) {
     return fail(error.what(), kExitFailure);
   }

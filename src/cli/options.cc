@@ -3,9 +3,31 @@
 #include <fmt/core.h>
 
 #include <charconv>
+#include <cmath>
 #include <cstdlib>
 
 namespace shoal {
+namespace {
+
+constexpr std::int64_t kLargestNumber = 1'000'000'000;
+
+// The whole of `text` as a number; nothing where it is none or does not fit.
+template <typename Number>
+std::optional<Number> parse_number(const std::string& text) {
+  Number number{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+CLI::Validator expect(const std::string& expected, std::function<bool(const std::string&)> is_fine) {
+  const auto check = [expected, is_fine = std::move(is_fine)](const std::string& text) {
+    return is_fine(text) ? std::string() : fmt::format("'{}' is not {}", text, expected);
+  };
+  return {check, ""};
+}
+
+}  // namespace
 
 void ModelOptions::add_to(CLI::App& command) {
   command.add_option("--model-id", model_id, "folder of a Hugging Face checkpoint")->envname("MODEL_ID");
@@ -32,12 +54,27 @@ void ModelOptions::add_to(CLI::App& command) {
 }
 
 CLI::Validator at_least(std::int64_t smallest) {
-  const auto check = [smallest](const std::string& text) {
-    double value = 0.0;  // also for --temperature
-    if (CLI::detail::lexical_cast(text, value) && value >= static_cast<double>(smallest)) return std::string();
-    return fmt::format("{} is not a number from {} up", text, smallest);
-  };
-  return {check, fmt::format(">= {}", smallest)};
+  const std::string expected = fmt::format("a whole number from {} to {}", smallest, kLargestNumber);
+  return expect(expected, [smallest](const std::string& text) {
+    const auto number = parse_number<std::int64_t>(text);
+    return number && *number >= smallest && *number <= kLargestNumber;
+  });
+}
+
+CLI::Validator seed_number() {
+  return expect("a whole number from 0 to 2^64 - 1",
+                [](const std::string& text) { return parse_number<std::uint64_t>(text).has_value(); });
+}
+
+CLI::Validator temperature_number() {
+  return expect("a number from 0 up", [](const std::string& text) {
+    const auto number = parse_number<float>(text);
+    return number && std::isfinite(*number) && *number >= 0;
+  });
+}
+
+CLI::Validator some_text() {
+  return expect("a text of at least one character", [](const std::string& text) { return !text.empty(); });
 }
 
 std::int64_t parse_bytes(const std::string& flag, const std::string& text) {

@@ -31,8 +31,11 @@ class UsageError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// For a number flag: anything below is refused with what was found and expected.
-CLI::Validator at_least(std::int64_t smallest);
+// For flags: anything else is refused with what was found and expected.
+CLI::Validator at_least(std::int64_t smallest);  // a whole number, up to a billion: their sums and products fit
+CLI::Validator seed_number();                    // 64 bits, no sign
+CLI::Validator temperature_number();             // finite, not negative
+CLI::Validator some_text();                      // not empty
 // "2GiB", "512MiB", "1000000" -> bytes; UsageError names the flag and the value.
 std::int64_t parse_bytes(const std::string& flag, const std::string& text);
 // "1,2,3" -> numbers; UsageError names the flag and the value.

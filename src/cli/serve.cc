@@ -96,7 +96,7 @@ void add_limits(CLI::App& command, ServeOptions& options) {
       .add_option("--max-total-tokens", options.max_total_tokens,
                   "prompt and answer (default: the model's positions, 4096 at most)")
       ->envname("MAX_TOTAL_TOKENS")
-      ->check(at_least(1));
+      ->check(at_least(2));
   command
       .add_option("--max-batch-prefill-tokens", options.max_batch_prefill_tokens,
                   "tokens of one step; longer prompts run in chunks (default: 512 on the CPU)")
@@ -122,9 +122,10 @@ Limits resolve_limits(const ServeOptions& options, const ModelInfo& model) {
   Limits limits;
   limits.max_total_tokens =
       options.max_total_tokens > 0 ? options.max_total_tokens : std::min(model.max_positions, kDefaultContext);
-  if (model.position_limit == PositionLimit::kTable && limits.max_total_tokens > model.max_positions) {
-    throw UsageError(fmt::format("--max-total-tokens is {}, the model's position table holds {}",
-                                 limits.max_total_tokens, model.max_positions));
+  check_positions("--max-total-tokens", limits.max_total_tokens, model);
+  if (limits.max_total_tokens < 2) {
+    throw StartError(fmt::format("the model has {} position, expected 2: a token of the prompt and one of the answer",
+                                 limits.max_total_tokens));
   }
   limits.max_input_length = options.max_input_length > 0 ? options.max_input_length : limits.max_total_tokens - 1;
   if (limits.max_input_length >= limits.max_total_tokens) {
@@ -158,12 +159,11 @@ void drain(Server& server, Scheduler& scheduler) {
 
 int run_serve(ServeOptions& options) {
   init_logging(options.model.log_level, options.json_output ? LogFormat::kJson : LogFormat::kText);
-  if (options.model.model_id.empty()) throw UsageError("--model-id is missing");
   SignalWatch signals;
   std::signal(SIGPIPE, SIG_IGN);
+  const ModelInfo model = read_model(options.model);
   const std::unique_ptr<Tokenizer> tokenizer = Tokenizer::load(options.model.model_id);
   const ChatTemplate chat_template = ChatTemplate::load(options.model.model_id, options.tokenizer_config_path);
-  const ModelInfo model = read_model_info(ConfigReader::from_file(options.model.model_id + "/config.json"));
   check_vocabulary(*tokenizer, model);
   const Limits limits = resolve_limits(options, model);
 
@@ -212,7 +212,9 @@ Command add_serve_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand("serve", "the HTTP server");
   auto options = std::make_shared<ServeOptions>();
   options->model.add_to(*command);
-  command->add_option("--hostname", options->hostname, "address to listen on")->capture_default_str();
+  command->add_option("--hostname", options->hostname, "address to listen on")
+      ->check(some_text())
+      ->capture_default_str();
   command->add_option("-p,--port", options->port, "port; 0 takes any free one")
       ->envname("PORT")
       ->check(CLI::Range(0, 65535))
@@ -220,8 +222,10 @@ Command add_serve_command(CLI::App& app) {
   command
       ->add_option("--tokenizer-config-path", options->tokenizer_config_path,
                    "file to read in place of the model's tokenizer_config.json")
+      ->check(CLI::ExistingFile)
       ->envname("TOKENIZER_CONFIG_PATH");
   command->add_option("--api-key", options->server.api_key, "bearer token that every generation must carry")
+      ->check(some_text())
       ->envname("API_KEY");
   command->add_flag("--json-output", options->json_output, "log in JSON")->envname("JSON_OUTPUT");
   add_limits(*command, *options);

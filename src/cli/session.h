@@ -22,6 +22,13 @@ class PathSource final : public AdapterSource {
   std::filesystem::path adapter_dir_;
 };
 
+// What the config of --model-id says; UsageError where there is no such folder (or config.json, with dummy weights).
+ModelInfo read_model(const ModelOptions& options, const char* flag = "--model-id");
+
+// Refuses lengths that the model cannot be served at, naming the flag: past a table of learned positions, or 16 times
+// past the positions that other models were made for. Warns of the rest: such a model runs, but may answer poorly.
+void check_positions(const std::string& flag, std::int64_t wanted_positions, const ModelInfo& model);
+
 class Session {
  public:
   // `source` outlives the session. `sizes` carries what a command decides itself: positions, step and cache sizes.

@@ -1,5 +1,6 @@
 #include "server/http_server.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -429,7 +430,12 @@ TEST(HttpServer, AnAddressThatIsTakenCannotStart) {
   HttpServer server(loopback(), echo, on_fault);
   HttpServerOptions options = loopback();
   options.port = server.port();
-  EXPECT_THROW(HttpServer(options, echo, on_fault), StartError);
+  try {
+    HttpServer(options, echo, on_fault);
+    ADD_FAILURE() << "two servers on one port";
+  } catch (const StartError& error) {
+    EXPECT_EQ(error.what(), fmt::format("cannot listen on 127.0.0.1:{}: Address already in use", server.port()));
+  }
   options.hostname = "no.such.host.invalid";
   EXPECT_THROW(HttpServer(options, echo, on_fault), StartError);
 }

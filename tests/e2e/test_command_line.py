@@ -29,7 +29,68 @@ def test_a_config_that_cannot_work_is_refused_at_start(tmp_path, key, value, nam
 def test_numbers_out_of_range_are_named_with_what_is_expected():
     ended = run("generate", "--model-id", SOLAR, "--token-ids", "1", "--max-new-tokens", 0)
     assert ended.returncode == 2, ended
-    assert "--max-new-tokens: 0 is not a number from 1 up" in ended.stderr, ended.stderr
+    assert "--max-new-tokens: '0' is not a whole number from 1 to 1000000000" in ended.stderr, ended.stderr
+
+
+GENERATE = ["generate", "--model-id", SOLAR]
+SERVE = ["serve", "--model-id", SOLAR, "--port", 0]
+
+
+@pytest.mark.parametrize("arguments, named", [
+    (["generate", "--model-id", "no/such", "--prompt", "x"], "--model-id is no/such, which is no folder"),
+    (["generate", "--model-id", "no/such", "--token-ids", "1"], "--model-id is no/such, which is no folder"),
+    (["generate", "--model-id", SOLAR / "config.json", "--prompt", "x"], "which is no folder"),
+    (["logits", "--model-id", "no/such", "--token-ids", "1", "--output", "x"], "--model-id is no/such"),
+    (["bench", "--config", "no/such", "--load-format", "dummy"], "--config is no/such, which is no folder"),
+    (["inspect", "no/such"], "the folder is no/such, which is no folder"),
+    (["serve", "--model-id", "no/such"], "--model-id is no/such, which is no folder"),
+    ([*GENERATE, "--prompt", ""], "--prompt: '' is not a text of at least one character"),
+    ([*GENERATE, "--token-ids", ""], "--token-ids is '', expected numbers"),
+    ([*GENERATE, "--input", ""], "--input: File does not exist"),
+    ([*GENERATE, "--prompt", "x", "--max-new-tokens", 999999999], "expected at most 36864: 16 times the model's 2304"),
+    ([*GENERATE, "--prompt", "x", "--max-new-tokens", 10**20], "--max-new-tokens: '100000000000000000000' is not"),
+    ([*GENERATE, "--prompt", "x", "--max-new-tokens", 2**63], "--max-new-tokens: '9223372036854775808' is not"),
+    ([*GENERATE, "--prompt", "x", "--max-new-tokens", 1.5], "--max-new-tokens: '1.5' is not a whole number"),
+    ([*GENERATE, "--prompt", "x", "--seed", 2**64], "--seed: '18446744073709551616' is not"),
+    ([*GENERATE, "--prompt", "x", "--seed", -1], "--seed: '-1' is not"),
+    ([*GENERATE, "--prompt", "x", "--temperature", "nan"], "--temperature: 'nan' is not"),
+    ([*GENERATE, "--prompt", "x", "--temperature", "1e99"], "--temperature: '1e99' is not"),
+    (["generate", "--model-id", ROOT / "models/santacoder", "--prompt", "x", "--max-new-tokens", 99999],
+     "the model's table of positions ends there"),
+    (["bench", "--model-id", SOLAR, "--context", 10**9], "--context asks for 1000000001 positions"),
+    (["bench", "--model-id", SOLAR, "--batch", 0], "--batch is 0, expected numbers from 1 to 4096"),
+    (["bench", "--model-id", SOLAR, "--json", "/no/such/file"], "--json is /no/such/file, which cannot be written"),
+    ([*SERVE, "--max-total-tokens", 1], "--max-total-tokens: '1' is not a whole number from 2"),
+    ([*SERVE, "--max-total-tokens", 10**7], "--max-total-tokens asks for 10000000 positions, expected at most 36864"),
+    ([*SERVE, "--max-total-tokens", 10**9], "--max-total-tokens asks for 1000000000 positions"),
+    ([*SERVE, "--max-concurrent-requests", 10**20], "--max-concurrent-requests: '100000000000000000000' is not"),
+    ([*SERVE, "--tokenizer-config-path", "/no/such"], "--tokenizer-config-path: File does not exist: /no/such"),
+    ([*SERVE, "--hostname", ""], "--hostname: '' is not a text of at least one character"),
+    ([*SERVE, "--api-key", ""], "--api-key: '' is not a text of at least one character"),
+])
+def test_what_cannot_be_done_is_bad_usage_named_in_one_line(arguments, named):
+    ended = run(*arguments)
+    assert ended.returncode == 2, ended
+    assert named in ended.stderr and len(ended.stderr.splitlines()) == 1 and not ended.stdout, ended
+
+
+def test_a_port_in_use_is_told_without_where_in_boost_it_was_found(server):
+    ended = run("serve", "--model-id", SOLAR, "--hostname", "127.0.0.1", "--port", server.port)
+    assert ended.returncode == 1, ended
+    last_line = ended.stderr.splitlines()[-1]
+    assert last_line == f"shoal: cannot listen on 127.0.0.1:{server.port}: Address already in use"
+
+
+def test_positions_beyond_the_models_are_served_with_a_warning():
+    ended = run(*GENERATE, "--prompt", "x", "--max-new-tokens", 2400, "--log-level", "warn")
+    assert ended.returncode == 0, ended
+    assert "positions, the model was made for 2304" in ended.stderr, ended.stderr
+
+
+def test_the_smallest_lengths_are_served(own_server):
+    running = own_server("--max-total-tokens", "2", "--max-input-length", "1")
+    body = {"model": "", "prompt": [5], "max_tokens": 1}
+    assert requests.post(running.url + "/v1/completions", json=body, timeout=10).status_code == 200
 
 
 def test_generate_finds_adapters_below_the_adapter_folder():
