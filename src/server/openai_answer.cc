@@ -64,7 +64,7 @@ GenerationSink whole_sink(ServerContext& context, const ResponseWriter& writer, 
 }  // namespace
 
 void select_model(const ServerContext& context, const std::string& model, GenerateParameters& parameters) {
-  if (model != context.services.model_id) parameters.adapter_id = model;
+  parameters.adapter_id = model == context.services.model_id ? std::string() : model;
 }
 
 OpenAiHead make_head(const ServerContext& context, const char* id_prefix, const std::string& model) {

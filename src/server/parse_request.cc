@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <span>
+
 #include "server/field_reader.h"
 
 namespace shoal {
@@ -14,6 +17,76 @@ void note_unserved(GenerateParameters& parameters, bool asked, std::string_view 
 
 bool is_text_format(const InputJson& format) {
   return format.is_object() && format.contains("type") && format["type"] == "text";
+}
+
+bool empty_or_zero(const InputJson& value) {
+  if (value.is_number()) return value == 0;
+  if (value.is_boolean()) return !value.get<bool>();
+  if (value.is_string()) return value.get_ref<const std::string&>().empty();
+  return value.empty();
+}
+
+// A field that clients of this protocol, or of servers like this one, send and that is not served here. Ignoring it
+// would answer another question than was asked.
+struct UnservedField {
+  const char* name;
+  const char* defaults = "[]";  // JSON: values that ask for nothing, beside null, false, 0 and what is empty
+};
+
+constexpr UnservedField kUnservedNative[] = {
+    {"merged_adapters"}, {"schema"}, {"grammar"}, {"top_n_tokens"}, {"min_p"}, {"min_tokens"}, {"apply_chat_template"},
+};
+
+constexpr UnservedField kUnservedOpenAi[] = {
+    {"logprobs"},
+    {"top_logprobs"},
+    {"logit_bias"},
+    {"suffix"},
+    {"tools"},
+    {"tool_choice", R"(["auto","none"])"},
+    {"tool_prompt"},
+    {"functions"},
+    {"function_call", R"(["auto","none"])"},
+    {"modalities", R"([["text"]])"},
+    {"audio"},
+    {"prediction"},
+    {"reasoning_effort", R"(["none"])"},
+    {"web_search_options"},
+    // LoRAX's, on its native routes alone
+    {"merged_adapters"},
+    {"truncate"},
+    {"typical_p", "[1]"},
+    {"watermark"},
+    {"return_k_alternatives"},
+    // of other servers
+    {"schema"},
+    {"grammar"},
+    {"guided_json"},
+    {"guided_regex"},
+    {"guided_choice"},
+    {"guided_grammar"},
+    {"structured_outputs"},
+    {"min_p"},
+    {"min_tokens"},
+    {"stop_token_ids"},
+    {"bad_words"},
+    {"allowed_token_ids"},
+    {"use_beam_search"},
+    {"length_penalty", "[1]"},
+    {"prompt_logprobs"},
+    {"truncate_prompt_tokens"},
+    {"chat_template"},
+    {"documents"},
+};
+
+void note_unserved_fields(const FieldReader& reader, GenerateParameters& parameters,
+                          std::span<const UnservedField> fields) {
+  for (const UnservedField& field : fields) {
+    const InputJson* value = reader.find(field.name);
+    if (value == nullptr || empty_or_zero(*value)) continue;
+    const InputJson defaults = InputJson::parse(field.defaults);
+    note_unserved(parameters, std::find(defaults.begin(), defaults.end(), *value) == defaults.end(), field.name);
+  }
 }
 
 // Fields that the native and the OpenAI routes spell alike.
@@ -51,10 +124,9 @@ void read_native_parameters(FieldReader& reader, GenerateParameters& parameters)
   reader.read("decoder_input_details", decoder_input_details);
   bool apply_chat_template = false;
   reader.read("apply_chat_template", apply_chat_template);
-  note_unserved(parameters, reader.find("merged_adapters") != nullptr, "merged_adapters");
+  note_unserved_fields(reader, parameters, kUnservedNative);
   note_unserved(parameters, watermark, "watermark");
   note_unserved(parameters, decoder_input_details, "decoder_input_details");
-  note_unserved(parameters, apply_chat_template, "apply_chat_template");
   const InputJson* format = reader.find("response_format");
   note_unserved(parameters, format != nullptr && !is_text_format(*format), "response_format");
 }
@@ -69,13 +141,6 @@ void read_stop(FieldReader& reader, GenerateParameters& parameters) {
   } else {
     reader.fail("stop", fmt::format("expected a string or an array of strings, got {}", stop->type_name()));
   }
-}
-
-bool empty_or_zero(const InputJson& value) {
-  if (value.is_number()) return value == 0;
-  if (value.is_boolean()) return !value.get<bool>();
-  if (value.is_string()) return value.get_ref<const std::string&>().empty();
-  return value.empty();
 }
 
 // OpenAI fields that both /v1 routes share.
@@ -114,10 +179,7 @@ void read_openai(FieldReader& reader, GenerateParameters& parameters, bool& stre
     reader.read(count, copies);
     note_unserved(parameters, copies && *copies != 1, count);
   }
-  for (const char* field : {"logprobs", "top_logprobs", "logit_bias", "suffix", "tools", "functions"}) {
-    const InputJson* value = reader.find(field);
-    note_unserved(parameters, value != nullptr && !empty_or_zero(*value), field);
-  }
+  note_unserved_fields(reader, parameters, kUnservedOpenAi);
   const InputJson* format = reader.find("response_format");
   note_unserved(parameters, format != nullptr && !is_text_format(*format), "response_format");
 }
@@ -181,6 +243,21 @@ std::string join_parts(FieldReader& reader, const InputJson& parts) {
   return content;
 }
 
+// Text or parts. A past call of tools stands in place of content, and is dropped as LoRAX drops it.
+std::string read_content(FieldReader& reader) {
+  const InputJson* content = reader.find("content");
+  if (content == nullptr) {
+    const bool calls = reader.find("tool_calls") != nullptr || reader.find("function_call") != nullptr;
+    if (!calls) reader.fail("content", "missing field");
+    return "";
+  }
+  if (content->is_string()) return content->get<std::string>();
+  if (content->is_array() && !content->empty()) return join_parts(reader, *content);
+  reader.fail("content", fmt::format("expected a string or an array of parts, got {}",
+                                     content->is_array() ? "an empty array" : content->type_name()));
+  return "";
+}
+
 void read_messages(FieldReader& reader, std::optional<ApiError>& error, std::vector<ChatMessage>& messages) {
   const InputJson* list = reader.find("messages");
   if (list == nullptr) {
@@ -195,15 +272,7 @@ void read_messages(FieldReader& reader, std::optional<ApiError>& error, std::vec
     FieldReader message_reader((*list)[i], fmt::format("messages[{}].", i), error);
     ChatMessage message;
     message_reader.read("role", message.role, Presence::kRequired);
-    const InputJson* content = message_reader.find("content");
-    if (content != nullptr && content->is_string()) {
-      message.content = content->get<std::string>();
-    } else if (content != nullptr && content->is_array()) {
-      message.content = join_parts(message_reader, *content);
-    } else if (content != nullptr) {
-      message_reader.fail("content",
-                          fmt::format("expected a string or an array of parts, got {}", content->type_name()));
-    }
+    message.content = read_content(message_reader);
     messages.push_back(std::move(message));
   }
 }

@@ -146,6 +146,12 @@ TEST(CheckValues, RefusesEachBadValueByName) {
       {"truncate", R"({"truncate":0})"},
       {"truncate", R"({"truncate":16})"},
       {"adapter_id", R"({"adapter_id":"a\nx-evil: 1"})"},
+      {"adapter_source", R"({"adapter_source":"local"})"},
+      {"adapter_source", R"({"adapter_id":null,"adapter_source":"hub"})"},
+      {"schema", R"({"schema":{"type":"object"}})"},
+      {"grammar", R"({"grammar":{"type":"json"}})"},
+      {"top_n_tokens", R"({"top_n_tokens":3})"},
+      {"min_p", R"({"min_p":0.1})"},
   };
   for (const auto& [field, parameters] : cases) {
     const auto error = value_error(parameters);
@@ -160,7 +166,9 @@ TEST(CheckValues, TakesTheEndsOfEachRange) {
   for (const char* parameters :
        {R"({"best_of":1})", R"({"temperature":0})", R"({"frequency_penalty":2,"presence_penalty":-2})",
         R"({"top_p":1})", R"({"top_k":1})", R"({"typical_p":0.5})", R"({"stop":["a","b"]})", R"({"truncate":15})",
-        R"({"response_format":{"type":"text"}})", R"({"repetition_penalty":0.01})", R"({"adapter_id":""})"}) {
+        R"({"response_format":{"type":"text"}})", R"({"repetition_penalty":0.01})", R"({"adapter_id":""})",
+        R"({"adapter_id":"","adapter_source":"hub"})", R"({"adapter_id":null,"adapter_source":null})",
+        R"({"schema":null,"grammar":null,"merged_adapters":null,"min_p":0,"top_n_tokens":0,"unheard_of":5})"}) {
     const auto error = value_error(parameters);
     EXPECT_FALSE(error) << parameters << ": " << error->message;
   }
@@ -192,7 +200,7 @@ TEST(CheckValues, ChecksInOrder) {
 }
 
 TEST(CheckValues, AnAdapterSourceMattersOnlyWithAnAdapter) {
-  EXPECT_FALSE(value_error(R"({"adapter_source":"hub"})"));
+  EXPECT_FALSE(value_error(R"({"adapter_id":"__base_model__","adapter_source":"hub"})"));
   EXPECT_FALSE(value_error(R"({"adapter_id":"x","adapter_source":"LOCAL"})"));
   for (const char* source : {"hub", "s3", "nonsense"}) {
     const auto error = value_error(std::string(R"({"adapter_id":"x","adapter_source":")") + source + "\"}");
@@ -294,15 +302,30 @@ TEST(ParseCompletion, NotesWhatIsNotServed) {
                                                                                     {"best_of", "3"},
                                                                                     {"logprobs", "5"},
                                                                                     {"logit_bias", "{\"5\":1}"},
-                                                                                    {"suffix", "\"x\""}}) {
+                                                                                    {"suffix", "\"x\""},
+                                                                                    {"schema", "{\"type\":\"object\"}"},
+                                                                                    {"guided_json", "{\"a\":1}"},
+                                                                                    {"tool_choice", "\"required\""},
+                                                                                    {"typical_p", "0.5"},
+                                                                                    {"truncate", "5"},
+                                                                                    {"merged_adapters", "{\"ids\":[]}"},
+                                                                                    {"modalities", "[\"audio\"]"}}) {
     const auto parsed = parse_completion(json_of(R"({"model":"m","prompt":"a",")" + field + "\":" + json + "}"));
     EXPECT_EQ(std::get<CompletionRequest>(parsed).parameters.unserved, field);
   }
 }
 
+TEST(ParseCompletion, TakesUnservedFieldsThatAskForNothing) {
+  const auto parsed = parse_completion(json_of(
+      R"({"model":"m","prompt":"a","n":1,"best_of":1,"logprobs":null,"top_logprobs":0,"logit_bias":{},"suffix":"",
+          "tools":[],"tool_choice":"auto","function_call":"none","typical_p":1,"length_penalty":1.0,"watermark":false,
+          "modalities":["text"],"response_format":{"type":"text"},"schema":null,"user":"u","unheard_of":5})"));
+  EXPECT_EQ(std::get<CompletionRequest>(parsed).parameters.unserved, "");
+}
+
 TEST(ParseChat, ReadsMessagesAndParts) {
   const auto parsed = parse_chat(json_of(
-      R"({"model":"m","max_completion_tokens":4,"temperature":0,"messages":[{"role":"system","content":null},
+      R"({"model":"m","max_completion_tokens":4,"temperature":0,"messages":[{"role":"assistant","content":null,"tool_calls":[{}]},
           {"role":"user","name":"x","content":[{"type":"text","text":"see "},
           {"type":"image_url","image_url":{"url":"http://h/i.png","detail":"low"}}]}]})"));
   const auto& request = std::get<ChatRequest>(parsed);
@@ -318,6 +341,9 @@ TEST(ParseChat, NamesTheMessageAtFault) {
            {"messages[0].role", R"([{"content":"x"}])"},
            {"messages[1].content", R"([{"role":"user","content":"x"},{"role":"user","content":5}])"},
            {"messages[0].content", R"([{"role":"user","content":[{"type":"audio"}]}])"},
+           {"messages[0].content", R"([{"role":"user"}])"},
+           {"messages[1].content", R"([{"role":"user","content":"x"},{"role":"assistant","content":null}])"},
+           {"messages[0].content", R"([{"role":"user","content":[]}])"},
            {"messages", R"({})"}}) {
     const auto parsed = parse_chat(json_of(R"({"model":"m","messages":)" + messages + "}"));
     ASSERT_TRUE(std::holds_alternative<ApiError>(parsed)) << messages;

@@ -28,6 +28,9 @@ std::string source_of(const GenerateParameters& parameters, const ServerOptions&
 }
 
 std::optional<ApiError> check_adapter(const GenerateParameters& parameters, const ServerOptions& options) {
+  if (!parameters.adapter_id && parameters.adapter_source) {
+    return invalid("adapter_source", "`adapter_source` needs an `adapter_id`");
+  }
   if (!names_adapter(parameters)) return std::nullopt;
   const std::string& id = *parameters.adapter_id;
   if (id.size() > kMaxAdapterIdBytes) {

@@ -49,6 +49,8 @@ def native(**parameters):
     (422, "validation", native(stop=[""])),
     (422, "validation", native(truncate=0)),
     (422, "validation", native(watermark=True)),
+    (422, "validation", native(schema={"type": "object"})),
+    (422, "validation", native(adapter_source="local")),
     (422, "validation", native(adapter_id="a\r\nx-evil: 1")),
     (422, "validation", {"inputs": "fish " * 300_000}),
     (424, "generation", native(adapter_id="no-such")),
@@ -65,6 +67,22 @@ def test_native_statuses(server, status, error_type, body):
     assert answer["error_type"] == error_type
     assert answer["error"]
     assert requests.get(server.url + "/health", timeout=10).status_code == 200
+
+
+USER = {"role": "user", "content": "x"}
+
+
+@pytest.mark.parametrize(("named", "fields"), [
+    ("messages[0].content", {"messages": [{"role": "user"}]}),
+    ("messages[1].content", {"messages": [USER, {"role": "assistant", "content": None}]}),
+    ("schema", {"messages": [USER], "schema": {"type": "object"}}),
+    ("tool_choice", {"messages": [USER], "tool_choice": "required"}),
+    ("guided_json", {"messages": [USER], "guided_json": {"type": "object"}}),
+])
+def test_chats_that_cannot_be_served_as_asked_name_the_field(server, named, fields):
+    response = post(server, "/v1/chat/completions", {"model": "", "max_tokens": 2, **fields})
+    assert response.status_code == 400, response.text
+    assert response.json()["error"]["param"] == named
 
 
 @pytest.mark.parametrize("parameters", [
