@@ -12,7 +12,8 @@
 #include "cli/commands.h"
 #include "cli/session.h"
 #include "core/log.h"
-#include "hub/local_source.h"
+#include "hub/usable_adapters.h"
+#include "lora/adapter_check.h"
 #include "server/server.h"
 
 namespace shoal {
@@ -178,6 +179,8 @@ int run_serve(ServeOptions& options) {
   sizes.adapters.budget_bytes = parse_bytes("--adapter-memory", options.adapter_memory);
   Session session(options.model, source, sizes);
   ModelEngine& engine = session.engine();
+  UsableAdapters adapters(
+      source, [&engine](const std::filesystem::path& folder) { return check_adapter(folder, engine.lora_targets()); });
   const EngineInfo& info = engine.info();
   spdlog::info("{} on {}: {} weights, {:.2f} GiB cache of {} tokens, steps of up to {} tokens", info.model_family,
                info.device, info.dtype, static_cast<double>(engine.kv_cache_bytes()) / 0x1p30,
@@ -199,7 +202,7 @@ int run_serve(ServeOptions& options) {
                                  .chat_template = chat_template.has_template() ? &chat_template : nullptr,
                                  .engine = info,
                                  .model_id = options.model.model_id,
-                                 .list_adapters = [&source] { return source.list(); },
+                                 .list_adapters = [&adapters] { return adapters.list(); },
                                  .num_loaded_adapters = [&engine] { return engine.num_loaded_adapters(); }});
   signals.wait_for_drain();
   drain(server, scheduler);

@@ -18,6 +18,20 @@ Error invalid(const std::string& id, std::string_view what) {
   return {ErrorCode::kAdapterInvalid, fmt::format("adapter '{}' {}", id, what)};
 }
 
+// Whatever of `folder` can be read, step by step: the steps of a range-for throw.
+std::vector<fs::path> visible_folders(const fs::path& folder) {
+  std::vector<fs::path> folders;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator();
+       entry.increment(error)) {
+    std::error_code unreadable;
+    if (entry->path().filename().string().front() != '.' && entry->is_directory(unreadable)) {
+      folders.push_back(entry->path());
+    }
+  }
+  return folders;
+}
+
 }  // namespace
 
 LocalSource::LocalSource(const fs::path& root) {
@@ -48,16 +62,18 @@ Result<fs::path> LocalSource::fetch(const AdapterKey& key) {
   if (!fs::exists(resolved / kConfigFile, error)) {
     return Error{ErrorCode::kAdapterNotFound, fmt::format("adapter '{}' not found: no {}", id, kConfigFile)};
   }
-  fs::directory_iterator entries(resolved, error);
-  if (error) return invalid(id, fmt::format("cannot be read: {}", error.message()));
-  for (const fs::directory_entry& entry : entries) {
-    if (!entry.is_symlink(error)) continue;
-    const fs::path target = fs::weakly_canonical(entry.path(), error);
-    if (error || !is_inside(target)) {
+  // Step by step: the steps of a range-for throw, with the whole path in their text.
+  fs::directory_iterator entry(resolved, error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    std::error_code broken;
+    if (!entry->is_symlink(broken)) continue;
+    const fs::path target = fs::weakly_canonical(entry->path(), broken);
+    if (broken || !is_inside(target)) {
       return invalid(
-          id, fmt::format("has a file that leads outside the adapter folder: {}", entry.path().filename().string()));
+          id, fmt::format("has a file that leads outside the adapter folder: {}", entry->path().filename().string()));
     }
   }
+  if (error) return invalid(id, fmt::format("cannot be read: {}", error.message()));
   return resolved;
 }
 
@@ -76,24 +92,18 @@ bool LocalSource::holds_adapter(const fs::path& folder) const {
 std::vector<std::string> LocalSource::list() const {
   std::vector<std::string> ids;
   if (root_.empty()) return ids;
-  std::error_code error;
-  const auto visible_folder = [&error](const fs::directory_entry& entry) {
-    return entry.path().filename().string().front() != '.' && entry.is_directory(error);
-  };
-  for (const fs::directory_entry& entry : fs::directory_iterator(root_, error)) {
-    if (!visible_folder(entry)) continue;
-    const std::string name = entry.path().filename().string();
-    if (holds_adapter(entry.path())) {
+  for (const fs::path& folder : visible_folders(root_)) {
+    const std::string name = folder.filename().string();
+    if (holds_adapter(folder)) {
       ids.push_back(name);
     } else {
-      for (const fs::directory_entry& inner : fs::directory_iterator(entry.path(), error)) {
-        if (!visible_folder(inner) || !holds_adapter(inner.path())) continue;
-        ids.push_back(name + "/" + inner.path().filename().string());
-        if (ids.size() >= kMaxListed) break;
+      for (const fs::path& inner : visible_folders(folder)) {
+        if (holds_adapter(inner)) ids.push_back(name + "/" + inner.filename().string());
       }
     }
     if (ids.size() >= kMaxListed) break;
   }
+  ids.resize(std::min(ids.size(), kMaxListed));
   std::sort(ids.begin(), ids.end());
   return ids;
 }

@@ -25,11 +25,13 @@ class LocalSource final : public AdapterSource {
   std::vector<std::string> list() const;
   static constexpr std::size_t kMaxListed = 10'000;
 
+  const std::filesystem::path& root() const { return root_; }  // resolved; empty: nothing is served
+
  private:
   bool is_inside(const std::filesystem::path& resolved) const;
   bool holds_adapter(const std::filesystem::path& folder) const;
 
-  std::filesystem::path root_;  // resolved; empty: nothing is served
+  std::filesystem::path root_;
 };
 
 }  // namespace shoal

@@ -7,7 +7,9 @@
 #include <cstring>
 #include <exception>
 #include <map>
+#include <new>
 
+#include "lora/adapter_check.h"
 #include "lora/adapter_weights.h"
 #include "lora/peft_config.h"
 #include "weights/safetensors.h"
@@ -164,26 +166,66 @@ Result<AdapterWeights> copy_pairs(const SafetensorsReader& file, const std::map<
   return AdapterWeights(std::move(storage), std::move(pairs));
 }
 
+// The pairs of a file that fits the model whole.
+Result<std::map<std::int32_t, NamedPair>> match_pairs(const SafetensorsReader& file, const LoraTargets& targets) {
+  Result<std::map<std::int32_t, NamedPair>> named = match_names(file, targets);
+  if (!named.ok()) return named;
+  for (const auto& [target_id, pair] : named.value()) {
+    const Status fits = check_pair(file, pair, targets.at(target_id));
+    if (!fits.ok()) return fits.error();
+  }
+  return named;
+}
+
+// Clients know adapters by id: where this machine keeps their files is not theirs to read.
+Error without_folder(Error error, const std::filesystem::path& directory) {
+  const std::string prefix = (directory / "").string();
+  for (std::size_t at = 0; (at = error.message.find(prefix, at)) != std::string::npos;) {
+    error.message.erase(at, prefix.size());
+  }
+  return error;
+}
+
+// The readers throw for files that cannot be read, the allocator for want of memory; here either is the trouble of
+// one request, and an exception that left the loader's thread would end the process.
+template <typename Read>
+auto errors_as_values(const std::filesystem::path& directory, Read read) -> decltype(read()) {
+  try {
+    auto result = read();
+    if (!result.ok()) return without_folder(result.error(), directory);
+    return result;
+  } catch (const std::bad_alloc&) {
+    return invalid("not enough memory");
+  } catch (const std::exception& error) {
+    return without_folder(invalid(error.what()), directory);
+  }
+}
+
+constexpr const char* kWeightsFile = "adapter_model.safetensors";
+
 }  // namespace
 
 Result<AdapterWeights> load_adapter(const std::filesystem::path& directory, const LoraTargets& targets,
                                     const Allocator& allocator) {
-  try {
+  return errors_as_values(directory, [&]() -> Result<AdapterWeights> {
     Result<PeftConfig> config = read_peft_config(directory);
     if (!config.ok()) return config.error();
-    const SafetensorsReader file((directory / "adapter_model.safetensors").string());
-    Result<std::map<std::int32_t, NamedPair>> named = match_names(file, targets);
+    const SafetensorsReader file((directory / kWeightsFile).string());
+    Result<std::map<std::int32_t, NamedPair>> named = match_pairs(file, targets);
     if (!named.ok()) return named.error();
-    for (const auto& [target_id, pair] : named.value()) {
-      const Status fits = check_pair(file, pair, targets.at(target_id));
-      if (!fits.ok()) return fits.error();
-    }
     return copy_pairs(file, named.value(), targets, config.value(), allocator);
-  } catch (const std::exception& error) {
-    // The readers throw for files that cannot be read, the allocator for want of memory; here either is the trouble of
-    // one request, and an exception that left the loader's thread would end the process.
-    return invalid(error.what());
-  }
+  });
+}
+
+Status check_adapter(const std::filesystem::path& directory, const LoraTargets& targets) {
+  return errors_as_values(directory, [&]() -> Status {
+    const Result<PeftConfig> config = read_peft_config(directory);
+    if (!config.ok()) return config.error();
+    const Result<std::map<std::int32_t, NamedPair>> named =
+        match_pairs(SafetensorsReader((directory / kWeightsFile).string()), targets);
+    if (!named.ok()) return named.error();
+    return Ok{};
+  });
 }
 
 }  // namespace shoal

@@ -1,5 +1,7 @@
 #include "server/generation.h"
 
+#include <fmt/format.h>
+
 #include <atomic>
 #include <random>
 
@@ -37,11 +39,21 @@ struct Drive {
         sink.on_finish(*finish);
       } else {
         end();
-        const ApiError error = to_api_error(std::get<Error>(*event));
+        const ApiError error = named_error(std::get<Error>(*event));
         context.metrics.count_failure(failure_row(error.failure).metric);
         sink.on_error(error);
       }
     }
+  }
+
+  // Loaders tell what is wrong with a file; whoever asked must also see of which adapter.
+  ApiError named_error(const Error& error) const {
+    ApiError named = to_api_error(error);
+    const bool of_adapter = error.code == ErrorCode::kAdapterNotFound || error.code == ErrorCode::kAdapterInvalid;
+    if (of_adapter && info.adapter && !named.message.starts_with("adapter ")) {
+      named.message = fmt::format("adapter '{}': {}", info.adapter->id, named.message);
+    }
+    return named;
   }
 
   void client_gone() {

@@ -45,7 +45,7 @@ struct Services {
   const ChatTemplate* chat_template = nullptr;  // null: the model has none
   EngineInfo engine;
   std::string model_id;                                     // as clients name the base model
-  std::function<std::vector<std::string>()> list_adapters;  // ids on disk; may be empty; any thread
+  std::function<std::vector<std::string>()> list_adapters;  // that can be served; may be empty; any thread
   std::function<std::int64_t()> num_loaded_adapters;        // adapters in memory; may be empty; any thread
 };
 

@@ -52,7 +52,9 @@ nlohmann::json read_json_object(const std::filesystem::path& path) {
     if (!json.is_object()) throw StartError(fmt::format("{}: not a JSON object", path.string()));
     return json;
   } catch (const nlohmann::json::exception& error) {
-    throw StartError(fmt::format("{}: {}", path.string(), error.what()));
+    // The library's texts begin with "[json.exception.parse_error.101] ", which tells nobody anything.
+    const std::string_view what = error.what();
+    throw StartError(fmt::format("{}: {}", path.string(), what.substr(what.find(' ') + 1)));
   }
 }
 

@@ -2,9 +2,11 @@
 
 import json
 import socket
+import time
 
 import pytest
 import requests
+from conftest import ADAPTERS
 
 MIB = 1 << 20
 
@@ -148,21 +150,35 @@ def test_a_bad_request_leaves_a_running_stream_alone(server):
     assert ids == expected
 
 
-def test_bad_adapters_are_refused_by_name(tiny_folder, server):
-    for name, files in {
-        "broken-json": {"adapter_config.json": "{", "adapter_model.safetensors": "x"},
-        "no-weights": {"adapter_config.json": '{"peft_type":"LORA","r":4,"lora_alpha":8}'},
-        "dora": {"adapter_config.json": '{"peft_type":"LORA","r":4,"lora_alpha":8,"use_dora":true}'},
-        "garbage": {"adapter_config.json": '{"peft_type":"LORA","r":4,"lora_alpha":8}',
-                    "adapter_model.safetensors": "\xff" * 100},
-    }.items():
+def test_bad_adapters_are_refused_by_name_and_not_listed(tiny_folder, server):
+    config = '{"peft_type":"LORA","r":4,"lora_alpha":8}'
+    weights = (tiny_folder / "adapters/tenant-0/adapter_model.safetensors").read_bytes().decode("latin-1")
+    for name, reason, files in [
+        ("broken-json", "adapter_config.json: malformed JSON: found parse error at line 1",
+         {"adapter_config.json": "{", "adapter_model.safetensors": "x"}),
+        ("no-weights", "adapter_model.safetensors: file: found No such file", {"adapter_config.json": config}),
+        ("dora", "use_dora is true", {"adapter_config.json": config.replace("}", ',"use_dora":true}'),
+                                     "adapter_model.safetensors": weights}),
+        ("garbage", "adapter_model.safetensors: header length",
+         {"adapter_config.json": config, "adapter_model.safetensors": "\xff" * 100}),
+        ("other-model", "match no linear layer of the base model",
+         {"adapter_config.json": config, "adapter_model.safetensors": weights.replace("q_proj", "x_proj")}),
+    ]:
         folder = tiny_folder / "adapters" / name
         folder.mkdir()
         for file, text in files.items():
             (folder / file).write_bytes(text.encode("latin-1"))
         response = post(server, "/generate", native(adapter_id=name))
         assert response.status_code == 424, (name, response.text)
-        assert response.json()["error_code"].startswith("adapter_"), name
+        answer = response.json()
+        assert answer["error_code"].startswith("adapter_"), name
+        assert answer["error"].startswith(f"Request failed during generation: adapter '{name}': "), answer
+        assert reason in answer["error"], answer
+        assert str(tiny_folder) not in answer["error"] and "exception" not in answer["error"], answer
         assert post(server, "/v1/completions", {"model": name, "prompt": "x"}).status_code in (400, 404)
     assert server.token_ids("x", max_new_tokens=2, adapter_id="tenant-0")
     server.wait_idle()
+    time.sleep(2.1)  # the list of adapters is kept for two seconds
+    listed = [model["id"] for model in requests.get(server.url + "/v1/models", timeout=10).json()["data"]]
+    assert listed[1:] == sorted(ADAPTERS)
+    assert requests.get(server.url + "/v1/models/dora", timeout=10).status_code == 404
