@@ -16,7 +16,7 @@ export SHOAL_CACHE := $(CACHE)
 CARGO_PINS := $(shell sha256sum rust/text/Cargo.lock 2>/dev/null | cut -c1-12)
 CONFIGURE = -DSHOAL_CARGO_TARGET_DIR=$(CACHE)/cargo-$(CARGO_PINS) -DSHOAL_PYTHON=$(PYTHON)
 
-.PHONY: help setup setup-lint demo demo-smollm2 test build bench models lint format format-check layers asan tsan fuzz clean
+.PHONY: help setup setup-lint demo demo-smollm2 test build build-cuda bench models lint format format-check layers asan tsan fuzz clean
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -30,6 +30,11 @@ setup-lint:
 build: setup ## build/shoal
 	cmake --preset release $(CONFIGURE)
 	cmake --build --preset release -j $(JOBS) --target shoal
+
+build-cuda: setup ## build-cuda/shoal, with CUDA: an installed toolkit, else pinned wheels
+	toolkit=$$(tools/cuda_toolkit.sh) && cmake --preset cuda $(CONFIGURE) -DCMAKE_CUDA_COMPILER=$$toolkit/bin/nvcc
+	cmake --build --preset cuda -j $(JOBS) --target shoal $(CUDA_TESTS)
+CUDA_TESTS := shoal_ops_cuda_test shoal_parity_test
 
 demo: build ## four model families, base and adapters side by side in one batch
 	$(PYTHON) tools/demo.py
@@ -54,10 +59,10 @@ layers: ## which room includes which
 	python3 tools/check_layers.py
 
 format: setup-lint ## clang-format, in place
-	git ls-files --cached --others --exclude-standard '*.h' '*.cc' '*.inl' '*.cu' | xargs -r clang-format-19 -i
+	git ls-files --cached --others --exclude-standard '*.h' '*.cc' '*.inl' '*.cu' '*.cuh' | xargs -r clang-format-19 -i
 
 format-check: setup-lint
-	git ls-files --cached --others --exclude-standard '*.h' '*.cc' '*.inl' '*.cu' | xargs -r clang-format-19 --dry-run --Werror
+	git ls-files --cached --others --exclude-standard '*.h' '*.cc' '*.inl' '*.cu' '*.cuh' | xargs -r clang-format-19 --dry-run --Werror
 
 asan: setup ## the tests under AddressSanitizer and UBSan
 	cmake --preset asan $(CONFIGURE)

@@ -13,7 +13,8 @@ set(CMAKE_CXX_FLAGS_RELEASE "-O2")
 set(SHOAL_SANITIZE "" CACHE STRING "address (with undefined) or thread; empty for none")
 
 add_library(shoal_options INTERFACE)
-target_compile_options(shoal_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror -ffp-contract=off)
+target_compile_options(shoal_options INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wshadow;-Wconversion;-Werror;-ffp-contract=off>)
 if(SHOAL_SANITIZE STREQUAL "address")
   add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g1)
   add_link_options(-fsanitize=address,undefined)

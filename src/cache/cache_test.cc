@@ -1,7 +1,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <numeric>
 #include <set>
@@ -158,7 +157,7 @@ TEST(KvCache, LayersAndBlocksDoNotOverlap) {
   EXPECT_EQ(KvCache::bytes_per_block(shape), 2 * 3 * 16 * 5);
   // Odd sizes: 7 blocks of 16 x 1 x 5 elements end off a 64-byte line.
   const KvCacheShape odd{.num_layers = 3, .kv_heads = 1, .head_dim = 5, .dtype = DType::kBFloat16};
-  const KvCache cache(odd, 7, host_allocator(), DeviceKind::kCpu);
+  const KvCache cache(odd, 7, host_allocator());
   EXPECT_GE(cache.num_bytes(), 7 * KvCache::bytes_per_block(odd));
   for (std::int64_t layer = 0; layer < 3; ++layer) {
     for (const Tensor& part : {cache.key(layer), cache.value(layer)}) {
@@ -178,37 +177,6 @@ TEST(KvCache, LayersAndBlocksDoNotOverlap) {
     EXPECT_TRUE(all_bytes_are(cache.value(layer), layer + 100));
   }
   EXPECT_DEATH((void)cache.key(3), "check failed");
-}
-
-template <typename T>
-void expect_only_block_poisoned(DType dtype) {
-  const KvCacheShape shape{.num_layers = 2, .kv_heads = 2, .head_dim = 3, .dtype = dtype};
-  KvCache cache(shape, 3, host_allocator(), DeviceKind::kCpu);
-  for (std::int64_t layer = 0; layer < 2; ++layer) {
-    for (const Tensor& part : {cache.key(layer), cache.value(layer)}) {
-      std::memset(part.raw(), 0, static_cast<std::size_t>(part.num_bytes()));
-    }
-  }
-  cache.poison(1);
-  for (std::int64_t layer = 0; layer < 2; ++layer) {
-    for (const Tensor& part : {cache.key(layer), cache.value(layer)}) {
-      for (std::int64_t block = 0; block < 3; ++block) {
-        for (const T value : part.rows(block, 1).span<T>()) EXPECT_EQ(std::isnan(to_float(value)), block == 1);
-      }
-    }
-  }
-}
-
-TEST(KvCache, PoisonFillsOneBlockOfEveryLayerWithNan) {
-  expect_only_block_poisoned<float>(DType::kFloat32);
-  expect_only_block_poisoned<BFloat16>(DType::kBFloat16);
-  expect_only_block_poisoned<Float16>(DType::kFloat16);
-}
-
-TEST(KvCache, PoisonNeedsHostMemory) {
-  const KvCacheShape shape{.num_layers = 1, .kv_heads = 1, .head_dim = 4, .dtype = DType::kFloat32};
-  KvCache cache(shape, 2, host_allocator(), DeviceKind::kCuda);
-  EXPECT_DEATH(cache.poison(0), "check failed");
 }
 
 }  // namespace

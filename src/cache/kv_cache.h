@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #include "core/buffer.h"
-#include "core/device.h"
 #include "core/dtype.h"
 #include "core/tensor.h"
 
@@ -23,8 +22,8 @@ class KvCache {
   // Bytes of one block over all layers, keys and values.
   static std::int64_t bytes_per_block(const KvCacheShape& shape);
 
-  // `allocator` gives memory of `device`. Throws StartError when there is too little.
-  KvCache(const KvCacheShape& shape, std::int64_t num_blocks, const Allocator& allocator, DeviceKind device);
+  // Throws StartError when there is too little.
+  KvCache(const KvCacheShape& shape, std::int64_t num_blocks, const Allocator& allocator);
 
   std::int64_t num_layers() const { return shape_.num_layers; }
   std::int64_t num_blocks() const { return num_blocks_; }
@@ -34,17 +33,11 @@ class KvCache {
   Tensor key(std::int64_t layer) const;    // [num_blocks, 16, kv_heads, head_dim]
   Tensor value(std::int64_t layer) const;  // like key
 
-  // Copies a block of every layer onto another one. Host memory only.
-  void copy(std::int64_t from, std::int64_t to);
-  // Fills a block of every layer with NaN, so that reading it before it is written again shows. Host memory only.
-  void poison(std::int64_t block);
-
  private:
   Tensor part(std::int64_t index) const;  // keys of layer l at 2l, values at 2l + 1
 
   KvCacheShape shape_;
   std::int64_t num_blocks_;
-  DeviceKind device_;
   std::int64_t part_bytes_;  // of one tensor, rounded up to keep each aligned
   Buffer buffer_;
 };

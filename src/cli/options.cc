@@ -34,9 +34,8 @@ void ModelOptions::add_to(CLI::App& command) {
   command.add_option("--load-format", load_format, "auto, or dummy for random weights from the config alone")
       ->check(CLI::IsMember({"auto", "dummy"}))
       ->capture_default_str();
-  command.add_option("--device", device, "cpu (cuda once it is built)")
-      ->check(CLI::IsMember({"cpu"}))
-      ->capture_default_str();
+  command.add_option("--device", device, "cpu, or cuda where it is built (default: cuda where it is built and present)")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
   command.add_option("--dtype", dtype, "float32, bfloat16 or float16 (default: the checkpoint's)")
       ->check(CLI::IsMember({"float32", "bfloat16", "float16"}))
       ->envname("DTYPE");

@@ -61,10 +61,16 @@ CpuIsa isa_from_environment() {
   throw UsageError(fmt::format("SHOAL_ISA is {}, this processor has {}", forced, fmt::join(names, ", ")));
 }
 
+std::unique_ptr<Backend> make_backend(const std::string& device, ThreadPool& pool) {
+  const bool forced_cpu = std::getenv("SHOAL_ISA") != nullptr;
+  if (device == "cuda" || (device.empty() && !forced_cpu && cuda_is_present())) return make_cuda_backend();
+  return make_cpu_backend(isa_from_environment(), pool);
+}
+
 Session::Session(const ModelOptions& options, AdapterSource& source, EngineOptions sizes) {
   const int processors = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   pool_ = std::make_unique<ThreadPool>(options.threads > 0 ? options.threads : processors);
-  backend_ = make_cpu_backend(isa_from_environment(), *pool_);
+  backend_ = make_backend(options.device, *pool_);
   sizes.model_path = options.model_id;
   sizes.load_format = options.load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kCheckpoint;
   sizes.dtype = dtype_from_name(options.dtype);

@@ -8,9 +8,9 @@
 
 namespace shoal {
 
-AdapterStore::AdapterStore(AdapterSource& source, const LoraTargets& targets, const Allocator& allocator,
-                           Wakeup& wakeup, AdapterStoreOptions options)
-    : source_(source), targets_(targets), allocator_(allocator), wakeup_(wakeup), options_(options) {
+AdapterStore::AdapterStore(AdapterSource& source, const LoraTargets& targets, const Backend& backend, Wakeup& wakeup,
+                           AdapterStoreOptions options)
+    : source_(source), targets_(targets), backend_(backend), wakeup_(wakeup), options_(options) {
   for (int i = 0; i < options.num_loader_threads; ++i) {
     loaders_.emplace_back([this](const std::stop_token& stop) { loader_loop(stop); });
   }
@@ -123,7 +123,9 @@ Result<AdapterWeights> AdapterStore::fetch_and_load(const AdapterKey& key) {
   try {
     const Result<std::filesystem::path> folder = source_.fetch(key);
     if (!folder.ok()) return folder.error();
-    return load_adapter(folder.value(), targets_, allocator_);
+    Result<AdapterWeights> loaded = load_adapter(folder.value(), targets_, host_allocator());
+    if (!loaded.ok()) return loaded.error();
+    return std::move(loaded.value()).on_device(backend_);
   } catch (const std::exception& error) {
     // Want of memory, a folder that vanishes while it is listed: the trouble of one request. An exception that left
     // the loader's thread would end the process.

@@ -26,8 +26,8 @@ struct AdapterStoreOptions {
 
 class AdapterStore {
  public:
-  // `source`, `targets` and `wakeup` outlive the store; `wakeup` is rung whenever a load ends.
-  AdapterStore(AdapterSource& source, const LoraTargets& targets, const Allocator& allocator, Wakeup& wakeup,
+  // `source`, `targets`, `backend` and `wakeup` outlive the store; `wakeup` is rung whenever a load ends.
+  AdapterStore(AdapterSource& source, const LoraTargets& targets, const Backend& backend, Wakeup& wakeup,
                AdapterStoreOptions options);
   ~AdapterStore();
   AdapterStore(const AdapterStore&) = delete;
@@ -67,7 +67,7 @@ class AdapterStore {
 
   AdapterSource& source_;
   const LoraTargets& targets_;
-  Allocator allocator_;
+  const Backend& backend_;
   Wakeup& wakeup_;
   AdapterStoreOptions options_;
 

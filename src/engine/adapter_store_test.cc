@@ -9,6 +9,7 @@
 #include <fstream>
 #include <vector>
 
+#include "ops/backends.h"
 #include "weights/safetensors.h"
 
 namespace shoal {
@@ -84,13 +85,14 @@ class AdapterStoreTest : public testing::Test {
 
   AdapterFolder folder_;
   LoraTargets targets_;
+  std::unique_ptr<Backend> backend_ = make_reference_backend();
   Wakeup wakeup_;
 };
 
 TEST_F(AdapterStoreTest, LoadsOnceAndKeepsWhatIsPinned) {
   folder_.add("one", 8);
   FolderSource source(folder_.path());
-  AdapterStore store(source, targets_, host_allocator(), wakeup_, {});
+  AdapterStore store(source, targets_, *backend_, wakeup_, {});
   const AdapterHandle first = store.acquire({.id = "one"});
   const AdapterHandle second = store.acquire({.id = "one"});
   EXPECT_EQ(first.slot, second.slot);
@@ -117,7 +119,7 @@ TEST_F(AdapterStoreTest, EvictsTheLeastRecentlyUsedUnpinned) {
   for (const char* id : {"a", "b", "c"}) folder_.add(id, 8);
   FolderSource source(folder_.path());
   const std::int64_t one_bytes = 8 * (kIn + kOut) * 4;
-  AdapterStore store(source, targets_, host_allocator(), wakeup_, {.budget_bytes = 2 * one_bytes});
+  AdapterStore store(source, targets_, *backend_, wakeup_, {.budget_bytes = 2 * one_bytes});
   const AdapterHandle a = store.acquire({.id = "a"});
   wait(store, a);
   const AdapterHandle b = store.acquire({.id = "b"});
@@ -132,7 +134,7 @@ TEST_F(AdapterStoreTest, EvictsTheLeastRecentlyUsedUnpinned) {
 
 TEST_F(AdapterStoreTest, AFailureIsToldToItsWaitersAndTriedAgain) {
   FolderSource source(folder_.path());
-  AdapterStore store(source, targets_, host_allocator(), wakeup_, {});
+  AdapterStore store(source, targets_, *backend_, wakeup_, {});
   const AdapterHandle missing = store.acquire({.id = "late"});
   const AdapterStatus status = wait(store, missing);
   ASSERT_EQ(status.state, AdapterState::kFailed);
@@ -148,7 +150,7 @@ TEST_F(AdapterStoreTest, AFailureIsToldToItsWaitersAndTriedAgain) {
 TEST_F(AdapterStoreTest, ASlowReadDelaysNobody) {
   folder_.add("slow", 4);
   FolderSource source(folder_.path(), std::chrono::milliseconds(200));
-  AdapterStore store(source, targets_, host_allocator(), wakeup_, {});
+  AdapterStore store(source, targets_, *backend_, wakeup_, {});
   const auto start = std::chrono::steady_clock::now();
   const AdapterHandle handle = store.acquire({.id = "slow"});
   EXPECT_EQ(store.status(handle).state, AdapterState::kLoading);
@@ -177,7 +179,7 @@ TEST_F(AdapterStoreTest, AnExceptionOfTheSourceIsOneRequestsFailure) {
     Result<std::filesystem::path> fetch(const AdapterKey& /*key*/) override { throw std::runtime_error("no disk"); }
   };
   ThrowingSource source;
-  AdapterStore store(source, targets_, host_allocator(), wakeup_, {});
+  AdapterStore store(source, targets_, *backend_, wakeup_, {});
   const AdapterHandle handle = store.acquire({.id = "gone"});
   while (store.status(handle).state == AdapterState::kLoading) wakeup_.wait();
   const AdapterStatus status = store.status(handle);

@@ -52,16 +52,15 @@ ModelEngine::ModelEngine(const EngineOptions& options, const Backend& backend, A
   }
   load(options, config);
   make_cache(options);
-  adapters_ =
-      std::make_unique<AdapterStore>(adapter_source, lora_targets_, backend.allocator(), wakeup, options.adapters);
+  adapters_ = std::make_unique<AdapterStore>(adapter_source, lora_targets_, backend, wakeup, options.adapters);
   const std::int64_t vocab_limit = options.vocab_limit > 0 ? options.vocab_limit : model_info_.vocab;
   CHECK_LE(vocab_limit, model_info_.vocab);
   sampler_ = std::make_unique<Sampler>(backend, vocab_limit, info_.max_sequences);
   sample_rows_.reserve(static_cast<std::size_t>(info_.max_sequences));
   result_.samples.reserve(static_cast<std::size_t>(info_.max_sequences));
   // No sequence has more blocks than the cache.
-  inputs_.reserve(info_.max_step_tokens, info_.max_sequences,
-                  std::min(info_.num_blocks, blocks_for_tokens(info_.max_positions)));
+  inputs_ = std::make_unique<StepInputs>(backend, info_.max_step_tokens, info_.max_sequences,
+                                         std::min(info_.num_blocks, blocks_for_tokens(info_.max_positions)));
   info_.vocab_size = vocab_limit;
 }
 
@@ -121,32 +120,59 @@ void ModelEngine::make_cache(const EngineOptions& options) {
   // Every token of a step needs a slot of the cache, every sequence a block.
   info_.max_step_tokens = std::min(info_.max_step_tokens, info_.num_blocks * kBlockSize);
   info_.max_sequences = std::min(info_.max_sequences, info_.num_blocks);
-  kv_cache_ = std::make_unique<KvCache>(shape, info_.num_blocks, backend_.allocator(), backend_.device());
+  kv_cache_ = std::make_unique<KvCache>(shape, info_.num_blocks, backend_.allocator());
   for (std::int64_t layer = 0; layer < model_info_.num_layers; ++layer) {
     layer_caches_.push_back({.key = kv_cache_->key(layer), .value = kv_cache_->value(layer)});
   }
 }
 
 const StepResult& ModelEngine::step(const StepPlan& plan) {
-  for (const BlockCopy& copy : plan.copy_blocks) kv_cache_->copy(copy.from, copy.to);
-  for (const std::int32_t block : plan.poison_blocks) kv_cache_->poison(block);
-  for (const PlanSequence& sequence : plan.sequences) {
-    if (sequence.history_length == 0) continue;
-    const std::span<const std::int64_t> history(plan.history_ids.data() + sequence.history_begin,
-                                                static_cast<std::size_t>(sequence.history_length));
-    sampler_->start_counts(sequence.state_slot, history, sequence.history_prompt_length);
-  }
-  inputs_.build(plan, sampler_->tokens(), adapters_->by_slot());
+  edit_cache(plan);
+  inputs_->build(plan, sampler_->tokens(), adapters_->by_slot());
   result_.clear();
   arena_.reset();
-  Context ctx{.backend = backend_, .arena = arena_, .stream = {}};
-  const ForwardOutput out = model_->forward(ctx, inputs_.forward_input(layer_caches_));
+  Context ctx{.backend = backend_, .arena = arena_, .stream = backend_.main_stream()};
+  start_counts(ctx, plan);
+  const ForwardOutput out = model_->forward(ctx, inputs_->forward_input(ctx.stream, layer_caches_));
   if (plan.return_logits) {
-    result_.logits = out.logits;
+    return_logits(ctx, out.logits);
   } else {
     sample(ctx, plan, out.logits);
   }
   return result_;
+}
+
+void ModelEngine::edit_cache(const StepPlan& plan) {
+  const Stream stream = backend_.main_stream();
+  for (const LayerCache& layer : layer_caches_) {
+    for (const Tensor& part : {layer.key, layer.value}) {
+      for (const BlockCopy& copy : plan.copy_blocks) {
+        backend_.copy(stream, part.rows(copy.from, 1), part.rows(copy.to, 1));
+      }
+      // All bits set is a NaN in each dtype that a cache may have.
+      for (const std::int32_t block : plan.poison_blocks) backend_.fill_bytes(stream, part.rows(block, 1), 0xff);
+    }
+  }
+}
+
+void ModelEngine::start_counts(Context& ctx, const StepPlan& plan) {
+  for (const PlanSequence& sequence : plan.sequences) {
+    if (sequence.history_length == 0) continue;
+    const std::span<const std::int64_t> history(plan.history_ids.data() + sequence.history_begin,
+                                                static_cast<std::size_t>(sequence.history_length));
+    sampler_->start_counts(ctx, sequence.state_slot, history, sequence.history_prompt_length);
+  }
+}
+
+void ModelEngine::return_logits(Context& ctx, const Tensor& logits) {
+  result_.logits = logits;
+  if (backend_.device() == DeviceKind::kCpu) return;
+  if (host_logits_.num_bytes() < logits.num_bytes()) {
+    host_logits_ = Buffer(backend_.staging_allocator(), logits.num_bytes());
+  }
+  result_.logits = host_logits_.view(DType::kFloat32, logits.shape());
+  backend_.download(ctx.stream, logits, result_.logits);
+  backend_.synchronize(ctx.stream);
 }
 
 void ModelEngine::sample(Context& ctx, const StepPlan& plan, const Tensor& logits) {

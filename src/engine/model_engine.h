@@ -58,6 +58,9 @@ class ModelEngine final : public Engine {
  private:
   void load(const EngineOptions& options, const ConfigReader& config);
   void make_cache(const EngineOptions& options);
+  void edit_cache(const StepPlan& plan);
+  void start_counts(Context& ctx, const StepPlan& plan);
+  void return_logits(Context& ctx, const Tensor& logits);
   void sample(Context& ctx, const StepPlan& plan, const Tensor& logits);
 
   const Backend& backend_;
@@ -73,7 +76,8 @@ class ModelEngine final : public Engine {
   std::unique_ptr<AdapterStore> adapters_;
   std::unique_ptr<Sampler> sampler_;
   Arena arena_;
-  StepInputs inputs_;
+  std::unique_ptr<StepInputs> inputs_;
+  Buffer host_logits_;  // of a step that returns logits, where the device is not the host
   std::vector<SampleRow> sample_rows_;
   StepResult result_;
 };

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 
 #include "core/allocation_counter.h"
@@ -96,6 +97,46 @@ TEST(ModelEngine, LimitsFollowTheCache) {
   const ModelEngine engine(options, *backend, source, wakeup);
   EXPECT_EQ(engine.info().max_step_tokens, engine.info().num_blocks * kBlockSize);
   EXPECT_EQ(engine.info().max_sequences, engine.info().num_blocks);
+}
+
+// The logits of `token` at `position` of a sequence that holds these blocks.
+std::vector<float> decode_logits(Engine& engine, std::vector<std::int32_t> blocks, std::int32_t position,
+                                 StepPlan plan) {
+  plan.sequences.push_back({.query_length = 1,
+                            .cached_length = position,
+                            .num_blocks = static_cast<std::int32_t>(blocks.size()),
+                            .logit_rows = 1});
+  plan.input_ids = {5};
+  plan.block_ids = std::move(blocks);
+  plan.return_logits = true;
+  const std::span<const float> logits = engine.step(plan).logits.span<float>();
+  return {logits.begin(), logits.end()};
+}
+
+TEST(ModelEngine, CopiesAndPoisonsBlocksOfEveryLayer) {
+  constexpr std::int32_t kPrompt = 20;
+  ThreadPool pool(1);
+  const std::unique_ptr<Backend> backend = make_cpu_backend(default_isa(), pool);
+  FolderSource source;
+  Wakeup wakeup;
+  EngineOptions options;
+  options.model_path = kModel;
+  options.kv_cache_bytes = std::int64_t{1} << 20;
+  ModelEngine engine(options, *backend, source, wakeup);
+  StepPlan prompt;
+  prompt.sequences.push_back({.query_length = kPrompt, .num_blocks = 2, .logit_rows = 1});
+  for (std::int32_t i = 0; i < kPrompt; ++i) prompt.input_ids.push_back(i);
+  prompt.block_ids = {0, 1};
+  engine.step(prompt);
+
+  const std::vector<float> original = decode_logits(engine, {0, 1}, kPrompt, {});
+  StepPlan copies;
+  copies.copy_blocks = {{.from = 0, .to = 3}, {.from = 1, .to = 2}};
+  EXPECT_EQ(decode_logits(engine, {3, 2}, kPrompt, copies), original);
+  StepPlan poison;
+  poison.poison_blocks = {3};
+  EXPECT_TRUE(std::isnan(decode_logits(engine, {3, 2}, kPrompt, poison)[0]));
+  EXPECT_EQ(decode_logits(engine, {0, 1}, kPrompt, {}), original) << "only the named block";
 }
 
 TEST(ModelEngine, StepAllocatesNothing) {

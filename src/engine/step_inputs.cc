@@ -5,22 +5,27 @@
 namespace shoal {
 namespace {
 
-// Tensor has no const form; ops only read these.
-template <typename T>
-Tensor view_of(const std::vector<T>& values, DType dtype) {
-  return {const_cast<T*>(values.data()), dtype, {static_cast<std::int64_t>(values.size())}};
+// Of all arrays of a step, each rounded up to the alignment of Staging.
+std::int64_t staging_bytes(std::int64_t tokens, std::int64_t sequences, std::int64_t block_entries) {
+  constexpr std::int64_t kArrays = 13;
+  const std::int64_t group_bytes = 2 * tokens * static_cast<std::int64_t>(sizeof(LoraGroupRef) + sizeof(std::int32_t));
+  return tokens * 28 + 4 * (sequences + 1) * 4 + block_entries * 4 + group_bytes + kArrays * Staging::kAlignment;
 }
 
 }  // namespace
 
-void StepInputs::reserve(std::int64_t max_tokens, std::int64_t max_sequences, std::int64_t max_blocks_each) {
-  const auto tokens = static_cast<std::size_t>(max_tokens);
-  const auto sequences = static_cast<std::size_t>(max_sequences);
-  for (std::vector<std::int64_t>* values : {&input_ids_, &slots_, &lm_head_indices_}) values->reserve(tokens);
+StepInputs::StepInputs(const Backend& backend, std::int64_t max_tokens, std::int64_t max_sequences,
+                       std::int64_t max_blocks_each)
+    : max_tokens_(static_cast<std::size_t>(max_tokens)),
+      max_sequences_(static_cast<std::size_t>(max_sequences)),
+      max_block_entries_(static_cast<std::size_t>(max_sequences * max_blocks_each)),
+      staging_(backend, staging_bytes(max_tokens, max_sequences, max_sequences * max_blocks_each)) {
+  for (std::vector<std::int64_t>* values : {&input_ids_, &slots_, &lm_head_indices_}) values->reserve(max_tokens_);
   for (std::vector<std::int32_t>* values : {&position_ids_, &token_adapters_, &logit_adapters_})
-    values->reserve(tokens);
-  for (std::vector<std::int32_t>* values : {&query_, &cached_, &cu_query_, &cu_cached_}) values->reserve(sequences + 1);
-  block_tables_.reserve(sequences * static_cast<std::size_t>(max_blocks_each));
+    values->reserve(max_tokens_);
+  for (std::vector<std::int32_t>* values : {&query_, &cached_, &cu_query_, &cu_cached_})
+    values->reserve(max_sequences_ + 1);
+  block_tables_.reserve(max_block_entries_);
   token_groups_.reserve(max_tokens);
   logit_groups_.reserve(max_tokens);
 }
@@ -43,10 +48,6 @@ void StepInputs::build(const StepPlan& plan, std::span<const std::int64_t> previ
   clear();
   for (const PlanSequence& sequence : plan.sequences) add_sequence(plan, sequence, previous_samples);
   build_block_tables(plan);
-  seqlen_.query = view_of(query_, DType::kInt32);
-  seqlen_.cached = view_of(cached_, DType::kInt32);
-  seqlen_.cu_query = view_of(cu_query_, DType::kInt32);
-  seqlen_.cu_cached = view_of(cu_cached_, DType::kInt32);
   seqlen_.host_query = query_;
   seqlen_.host_cached = cached_;
   seqlen_.host_cu_query = cu_query_;
@@ -54,7 +55,6 @@ void StepInputs::build(const StepPlan& plan, std::span<const std::int64_t> previ
   adapters_ = adapters;
   token_groups_.build(token_adapters_, adapters);
   logit_groups_.build(logit_adapters_, adapters);
-  adapter_data_ = {.adapters = adapters_, .tokens = token_groups_.batch(), .logits = logit_groups_.batch()};
 }
 
 void StepInputs::add_sequence(const StepPlan& plan, const PlanSequence& sequence,
@@ -104,19 +104,34 @@ void StepInputs::build_block_tables(const StepPlan& plan) {
   }
 }
 
-ForwardInput StepInputs::forward_input(std::span<const LayerCache> kv_cache) const {
+ForwardInput StepInputs::forward_input(Stream stream, std::span<const LayerCache> kv_cache) {
+  staging_.begin();
+  const Tensor input_ids = staging_.put(input_ids_, DType::kInt64, max_tokens_);
+  const Tensor slots = staging_.put(slots_, DType::kInt64, max_tokens_);
+  const Tensor position_ids = staging_.put(position_ids_, DType::kInt32, max_tokens_);
+  const Tensor lm_head_indices = staging_.put(lm_head_indices_, DType::kInt64, max_tokens_);
+  seqlen_.query = staging_.put(query_, DType::kInt32, max_sequences_ + 1);
+  seqlen_.cached = staging_.put(cached_, DType::kInt32, max_sequences_ + 1);
+  seqlen_.cu_query = staging_.put(cu_query_, DType::kInt32, max_sequences_ + 1);
+  seqlen_.cu_cached = staging_.put(cu_cached_, DType::kInt32, max_sequences_ + 1);
+  adapter_data_ = {.adapters = adapters_,
+                   .tokens = token_groups_.staged_batch(staging_, max_tokens_),
+                   .logits = logit_groups_.staged_batch(staging_, max_tokens_)};
+  // Last, since it alone is much larger than what a step uses of it.
+  const Tensor block_tables = staging_.put(block_tables_, DType::kInt32, max_block_entries_);
+  staging_.flush(stream);
   const bool all_decode = seqlen_.num_decode == seqlen_.num_sequences();
-  return {.input_ids = view_of(input_ids_, DType::kInt64),
-          .position_ids = view_of(position_ids_, DType::kInt32),
+  return {.input_ids = input_ids,
+          .position_ids = position_ids,
           .cu_seqlen_prefill = all_decode ? Tensor() : seqlen_.cu_query,
           .kv_cache = kv_cache,
-          .block_tables = view_of(block_tables_, DType::kInt32).reshape({seqlen_.num_sequences(), max_blocks_}),
-          .slots = view_of(slots_, DType::kInt64),
+          .block_tables = block_tables.reshape({seqlen_.num_sequences(), max_blocks_}),
+          .slots = slots,
           .seqlen = seqlen_,
           .max_s = max_s_,
           .adapter_data = adapter_data_,
           .prefill_cache_indices = Tensor(),
-          .lm_head_indices = view_of(lm_head_indices_, DType::kInt64),
+          .lm_head_indices = lm_head_indices,
           .skip_lm_head = false};
 }
 

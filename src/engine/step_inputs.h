@@ -7,13 +7,14 @@
 
 #include "engine/step_plan.h"
 #include "layers/forward_input.h"
+#include "ops/staging.h"
 
 namespace shoal {
 
 class StepInputs {
  public:
-  // Room for the largest step, so that none allocates.
-  void reserve(std::int64_t max_tokens, std::int64_t max_sequences, std::int64_t max_blocks_each);
+  // Room for the largest step on `backend`, which outlives this, so that none allocates.
+  StepInputs(const Backend& backend, std::int64_t max_tokens, std::int64_t max_sequences, std::int64_t max_blocks_each);
   // Fills every array from the plan. `previous_samples` are the tokens of the step before, by sample row; `adapters`
   // the loaded adapter of each slot (null where a slot is free). A plan that breaks its own rules is our mistake.
   void build(const StepPlan& plan, std::span<const std::int64_t> previous_samples,
@@ -21,14 +22,16 @@ class StepInputs {
 
   std::int64_t num_tokens() const { return static_cast<std::int64_t>(input_ids_.size()); }
   std::int64_t num_logit_rows() const { return static_cast<std::int64_t>(lm_head_indices_.size()); }
-  // The same arrays with other cache blocks behind them; valid until the next build.
-  ForwardInput forward_input(std::span<const LayerCache> kv_cache) const;
+  // Queues the arrays' copy to the device and gives them there; valid until the next build.
+  ForwardInput forward_input(Stream stream, std::span<const LayerCache> kv_cache);
 
  private:
   void clear();
   void add_sequence(const StepPlan& plan, const PlanSequence& sequence, std::span<const std::int64_t> previous_samples);
   void build_block_tables(const StepPlan& plan);
 
+  std::size_t max_tokens_, max_sequences_, max_block_entries_;
+  Staging staging_;
   // Host arrays; on the CPU the device reads the same memory.
   std::vector<std::int64_t> input_ids_, slots_, lm_head_indices_;
   std::vector<std::int32_t> position_ids_, block_tables_, query_, cached_, cu_query_, cu_cached_;

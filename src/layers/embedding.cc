@@ -7,9 +7,7 @@ namespace shoal {
 Embedding::Embedding(LoadContext& load, const std::string& weight_name, std::int64_t rows, std::int64_t hidden)
     : weight_name_(weight_name), table_(load.backend.allocate_matrix(load.dtype, rows, hidden)) {
   const MatrixRequest request{.name = weight_name, .rows = rows, .cols = hidden};
-  load.weights.read_rows(request, [&](std::int64_t row_begin, const Tensor& host_rows) {
-    load.backend.fill_rows(table_, row_begin, host_rows);
-  });
+  load_rows(load, table_, 0, request);
 }
 
 Tensor Embedding::forward(Context& ctx, const Tensor& ids) const {

@@ -41,10 +41,7 @@ Linear::Linear(LoadContext& load, std::vector<LinearPart> parts, std::int64_t in
                                 .cols = in_features,
                                 .orientation = options.orientation,
                                 .row_ranges = parts[i].row_order};
-    const std::int64_t row_offset = lora_parts_[i].column_begin;
-    load.weights.read_rows(request, [&](std::int64_t row_begin, const Tensor& host_rows) {
-      load.backend.fill_rows(weight_, row_offset + row_begin, host_rows);
-    });
+    load_rows(load, weight_, lora_parts_[i].column_begin, request);
   }
   if (options.bias == Bias::kPresent) bias_ = load_bias(load, parts, out_features);
 }

@@ -27,13 +27,11 @@ LmHead::LmHead(LoadContext& load, const std::string& name, const Embedding& embe
   }
   own_weight_ = load.backend.allocate_matrix(load.dtype, table.rows, table.cols);
   const MatrixRequest request{.name = weight_name, .rows = table.rows, .cols = table.cols};
-  load.weights.read_rows(request, [&](std::int64_t row_begin, const Tensor& host_rows) {
-    load.backend.fill_rows(own_weight_, row_begin, host_rows);
-  });
+  load_rows(load, own_weight_, 0, request);
 }
 
 Tensor LmHead::forward(Context& ctx, const Tensor& hidden, const LoraBatch& lora) const {
-  const Tensor logits = ctx.arena.take(hidden.dtype(), {hidden.dim(0), weight().rows});
+  const Tensor logits = ctx.arena.take(DType::kFloat32, {hidden.dim(0), weight().rows});
   ops::matmul(ctx, hidden, weight(), Tensor(), MatmulOutput::kOverwrite, logits);
   if (!lora.empty()) ops::lora_add(ctx, hidden, lora, lora_parts_, logits);
   if (logit_scale_ != 1.0F) ops::scale(ctx, logits, logit_scale_, logits);

@@ -1,6 +1,22 @@
 #include "layers/load_context.h"
 
+#include <functional>
+
 namespace shoal {
+
+void load_rows(LoadContext& load, Matrix& matrix, std::int64_t row_begin, const MatrixRequest& request) {
+  // Random weights: tens of gigabytes are a matter of milliseconds where they are made in place.
+  if (load.weights.is_dummy()) {
+    const std::uint64_t seed = std::hash<std::string>{}(request.name);
+    if (load.backend.fill_random(matrix, row_begin, request.rows, seed, DummyValues::kMatrixBound)) {
+      load.weights.count_made(request);
+      return;
+    }
+  }
+  load.weights.read_rows(request, [&](std::int64_t row, const Tensor& host_rows) {
+    load.backend.fill_rows(matrix, row_begin + row, host_rows);
+  });
+}
 
 Vector Vector::load(LoadContext& load, const std::string& name, std::initializer_list<std::int64_t> shape) {
   return from_host(load.backend, load.weights.read_floats(name, shape), shape);

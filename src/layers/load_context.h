@@ -18,6 +18,9 @@ struct LoadContext {
   std::int64_t served_positions = 0;  // longest sequence that will be served: length of rotary tables
 };
 
+// Reads a weight into rows [row_begin, ...) of `matrix`.
+void load_rows(LoadContext& load, Matrix& matrix, std::int64_t row_begin, const MatrixRequest& request);
+
 // A float32 vector of the checkpoint in the backend's memory: norm weights and biases.
 struct Vector {
   Buffer storage;

@@ -6,6 +6,7 @@ namespace shoal {
 
 void AdapterGrouping::reserve(std::int64_t max_rows) {
   groups_.reserve(static_cast<std::size_t>(max_rows));
+  group_refs_.reserve(static_cast<std::size_t>(max_rows));
   token_rows_.reserve(static_cast<std::size_t>(max_rows));
 }
 
@@ -17,13 +18,20 @@ void AdapterGrouping::build(std::span<const std::int32_t> row_adapters,
     if (adapter >= 0) ++next_[static_cast<std::size_t>(adapter)];
   }
   groups_.clear();
+  group_refs_.clear();
   max_rank_ = 0;
   std::int64_t total = 0;
   for (std::size_t i = 0; i < adapters.size(); ++i) {
     const std::int64_t count = next_[i];
     next_[i] = total;
     if (count == 0) continue;
-    groups_.push_back({.pairs = adapters[i]->pairs(), .token_begin = total, .token_count = count});
+    groups_.push_back({.pairs = adapters[i]->pairs(),
+                       .pair_refs = adapters[i]->pair_refs(),
+                       .token_begin = total,
+                       .token_count = count});
+    group_refs_.push_back({.pairs = adapters[i]->pair_refs(),
+                           .token_begin = static_cast<std::int32_t>(total),
+                           .token_count = static_cast<std::int32_t>(count)});
     max_rank_ = std::max(max_rank_, adapters[i]->max_rank());
     total += count;
   }
@@ -44,6 +52,13 @@ LoraBatch AdapterGrouping::batch() const {
   batch.host_token_rows = token_rows_;
   batch.max_rank = max_rank_;
   return batch;
+}
+
+LoraBatch AdapterGrouping::staged_batch(Staging& staging, std::size_t max_rows) {
+  LoraBatch staged = batch();
+  staged.token_rows = staging.put(token_rows_, DType::kInt32, max_rows);
+  staged.group_refs = staging.put_structs(group_refs_, max_rows);
+  return staged;
 }
 
 }  // namespace shoal

@@ -8,6 +8,7 @@
 #include "core/tensor.h"
 #include "lora/adapter_weights.h"
 #include "ops/lora.h"
+#include "ops/staging.h"
 
 namespace shoal {
 
@@ -26,10 +27,13 @@ class AdapterGrouping {
   // rows[i] uses adapters[row_adapters[i]]; -1 = base.
   void build(std::span<const std::int32_t> row_adapters, std::span<const AdapterWeights* const> adapters);
   LoraBatch batch() const;
+  // What stands in for `batch()` on another device: its arrays by `staging`, in room for `max_rows`.
+  LoraBatch staged_batch(Staging& staging, std::size_t max_rows);
 
  private:
   std::vector<LoraGroup> groups_;
   std::vector<std::int32_t> token_rows_;
+  std::vector<LoraGroupRef> group_refs_;
   std::vector<std::int64_t> next_;  // by adapter: where its next row goes
   std::int64_t max_rank_ = 0;
 };

@@ -9,7 +9,7 @@
 #include "core/buffer.h"
 #include "core/result.h"
 #include "lora/lora_targets.h"
-#include "ops/lora.h"
+#include "ops/backend.h"
 
 namespace shoal {
 
@@ -18,14 +18,19 @@ class AdapterWeights {
   // All pairs in one block of memory: A [rank, in] and B transposed [rank, out], each at its own rank and in the
   // file's dtype.
   AdapterWeights(Buffer storage, std::vector<LoraPair> pairs);
+  // The same adapter in the memory of `backend`, with the table that its kernels read; itself where the device is the
+  // host. The copies are done when it returns.
+  AdapterWeights on_device(const Backend& backend) &&;
 
   std::span<const LoraPair> pairs() const { return pairs_; }  // by target id; undefined where it changes nothing
+  const LoraPairRef* pair_refs() const { return static_cast<const LoraPairRef*>(refs_storage_.raw()); }  // or null
   std::int64_t num_bytes() const { return storage_.num_bytes(); }
   std::int64_t num_modules() const { return num_modules_; }
   std::int64_t max_rank() const { return max_rank_; }
 
  private:
   Buffer storage_;
+  Buffer refs_storage_;  // LoraPairRef by target id, on a device that is not the host
   std::vector<LoraPair> pairs_;
   std::int64_t num_modules_ = 0;
   std::int64_t max_rank_ = 0;

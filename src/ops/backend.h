@@ -40,11 +40,29 @@ class Backend {
   virtual const Allocator& allocator() const = 0;
   virtual DType activation_dtype(DType weight_dtype) const = 0;
 
+  // --- streams and copies: where the device is the host, everything happens at once and streams are null ---
+  // Host memory that copies to and from the device run fastest from, and without stopping the caller.
+  virtual const Allocator& staging_allocator() const { return allocator(); }
+  virtual Stream main_stream() const { return {}; }  // of steps
+  // Waits for all that was queued. Errors of queued work show here.
+  virtual void synchronize(Stream stream) const;
+  // Device memory that nobody has taken; 0 where the device is the host.
+  virtual std::int64_t free_memory_bytes() const { return 0; }
+  // Queued in order: both tensors contiguous, of equal bytes; host memory from staging_allocator() stays untouched
+  // until the stream has passed.
+  virtual void upload(Stream stream, const Tensor& host, const Tensor& device) const;
+  virtual void download(Stream stream, const Tensor& device, const Tensor& host) const;
+  virtual void copy(Stream stream, const Tensor& from, const Tensor& to) const;  // device to device
+  virtual void fill_bytes(Stream stream, const Tensor& tensor, std::uint8_t value) const;
+
   // --- weights and memory (load time) ---
   virtual Matrix allocate_matrix(DType dtype, std::int64_t rows, std::int64_t cols) const = 0;
   // Packs rows [row_begin, row_begin + n) from host memory; `host_rows` [n, cols] is any float dtype, rows may be
   // strided. Different row ranges that start at multiples of 16 may be filled from different threads.
   virtual void fill_rows(Matrix& matrix, std::int64_t row_begin, const Tensor& host_rows) const = 0;
+  // Random values within +- `limit` for these rows, made on the device. False where the host has to make and send them.
+  virtual bool fill_random(Matrix& matrix, std::int64_t row_begin, std::int64_t row_count, std::uint64_t seed,
+                           float limit) const;
   // Copies bytes between host and device tensors of equal dtype and shape; both contiguous.
   virtual void copy_to_device(const Tensor& host, const Tensor& device) const = 0;
   virtual void copy_to_host(const Tensor& device, const Tensor& host) const = 0;
@@ -73,6 +91,10 @@ class Backend {
   virtual void lora_add(Context& ctx, const Tensor& x, const LoraBatch& batch, std::span<const LoraPart> parts,
                         const Tensor& out) const = 0;
   virtual void sample(Context& ctx, const SamplingInput& in, const SamplingOutput& out) const = 0;
+  virtual void count_sampled(Context& ctx, const Tensor& tokens, const Tensor& count_slot,
+                             const Tensor& token_counts) const;
+  virtual void count_history(Context& ctx, const Tensor& history, std::int64_t prompt_length,
+                             const Tensor& counts) const;
 };
 
 }  // namespace shoal

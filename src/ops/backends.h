@@ -25,6 +25,11 @@ CpuIsa default_isa();
 // nullopt if `name` is no kernel set.
 std::optional<CpuIsa> isa_from_name(std::string_view name);
 
+// Whether this build holds the CUDA backend and the machine has a GPU with a driver for it.
+bool cuda_is_present();
+// On the first NVIDIA GPU. StartError says in one line what is missing: CUDA in this build, a driver, a GPU, libraries.
+std::unique_ptr<Backend> make_cuda_backend();
+
 // `isa` must be available. `pool` must outlive the backend; kReference ignores it.
 std::unique_ptr<Backend> make_cpu_backend(CpuIsa isa, ThreadPool& pool);
 

@@ -34,7 +34,7 @@ void lora_add(Context& ctx, const Tensor& x, const LoraBatch& batch, std::span<c
               const Tensor& out) {
   check_activations(x, {kAnyExtent, kAnyExtent});
   check_activations(out, {x.dim(0), kAnyExtent});
-  CHECK_EQ(dtype_name(x.dtype()), dtype_name(out.dtype()));
+  if (out.dtype() != DType::kFloat32) CHECK_EQ(dtype_name(x.dtype()), dtype_name(out.dtype()));
   if (x.dim(0) == 0 || batch.empty() || parts.empty()) return;
   CHECK(!op_checks::overlap(x, out));
   check_parts(parts, out.dim(1));

@@ -17,11 +17,29 @@ struct LoraPair {
   float scale = 0.0F;
 };
 
+// A pair as kernels on a device read it. rank 0: no delta.
+struct LoraPairRef {
+  const void* a = nullptr;
+  const void* b = nullptr;
+  float scale = 0.0F;
+  std::int32_t rank = 0;
+  std::int32_t dtype = 0;  // a DType
+  std::int32_t unused = 0;
+};
+
 // The tokens of one adapter in this step.
 struct LoraGroup {
-  std::span<const LoraPair> pairs;  // by target id, see lora/adapter_weights.h
-  std::int64_t token_begin = 0;     // range inside LoraBatch::token_rows
+  std::span<const LoraPair> pairs;         // by target id, see lora/adapter_weights.h
+  const LoraPairRef* pair_refs = nullptr;  // the same on the device
+  std::int64_t token_begin = 0;            // range inside LoraBatch::token_rows
   std::int64_t token_count = 0;
+};
+
+// A group as kernels on a device read it.
+struct LoraGroupRef {
+  const LoraPairRef* pairs = nullptr;
+  std::int32_t token_begin = 0;
+  std::int32_t token_count = 0;
 };
 
 // A step's tokens grouped by adapter; tokens of the base model appear nowhere.
@@ -30,6 +48,7 @@ struct LoraBatch {
   Tensor token_rows;                              // i32 [adapter tokens]: rows of x, grouped
   std::span<const std::int32_t> host_token_rows;  // the same on the host
   std::int64_t max_rank = 0;                      // over all groups and targets, for scratch
+  Tensor group_refs = {};                         // u8: LoraGroupRef [groups], where the device is not the host
 
   bool empty() const { return groups.empty(); }
 };
@@ -44,7 +63,8 @@ struct LoraPart {
 namespace ops {
 
 // out[t, part columns] += (x[t] A^T) * scale B^T for each part and each token of each group.
-// x [tokens, in] activations, out [tokens, all columns] activations. Sums in float, in one fixed order an output.
+// x [tokens, in] activations, out [tokens, all columns] activations, or float32 for logits. Sums in float, in one fixed
+// order an output.
 void lora_add(Context& ctx, const Tensor& x, const LoraBatch& batch, std::span<const LoraPart> parts,
               const Tensor& out);
 

@@ -12,7 +12,7 @@ struct Context;
 namespace ops {
 
 // out = x W^T + bias, or out += ... : x [tokens, cols] activations, weight [rows, cols], bias [rows] float32 or
-// undefined, out [tokens, rows] activations; rows of x and out may be strided; out must not overlap x.
+// undefined, out [tokens, rows] activations, or float32 for logits; rows of x and out may be strided; out must not overlap x.
 // Each output accumulates over K in one order fixed by the weight's shape alone, in float.
 void matmul(Context& ctx, const Tensor& x, const Matrix& weight, const Tensor& bias, MatmulOutput mode,
             const Tensor& out);

@@ -48,4 +48,22 @@ void sample(Context& ctx, const SamplingInput& in, const SamplingOutput& out) {
   ctx.backend.sample(ctx, in, out);
 }
 
+void count_sampled(Context& ctx, const Tensor& tokens, const Tensor& count_slot, const Tensor& token_counts) {
+  check_contiguous(tokens, DType::kInt64, {kAnyExtent});
+  check_contiguous(count_slot, DType::kInt32, {tokens.dim(0)});
+  check_contiguous(token_counts, DType::kInt32, {kAnyExtent, kAnyExtent});
+  if (tokens.dim(0) == 0) return;
+  op_checks::check_values(ctx, count_slot, -1, token_counts.dim(0));
+  op_checks::check_values(ctx, tokens, -1, token_counts.dim(1));
+  ctx.backend.count_sampled(ctx, tokens, count_slot, token_counts);
+}
+
+void count_history(Context& ctx, const Tensor& history, std::int64_t prompt_length, const Tensor& counts) {
+  check_contiguous(history, DType::kInt64, {kAnyExtent});
+  check_contiguous(counts, DType::kInt32, {kAnyExtent});
+  CHECK_GE(prompt_length, 0);
+  CHECK_LE(prompt_length, history.dim(0));
+  ctx.backend.count_history(ctx, history, prompt_length, counts);
+}
+
 }  // namespace shoal::ops

@@ -40,6 +40,14 @@ struct SamplingOutput {
 
 namespace ops {
 
+// ++token_counts[count_slot[row]][tokens[row]] wherever neither is negative: tokens i64 [rows], count_slot i32 [rows],
+// token_counts i32 [slots, vocab].
+void count_sampled(Context& ctx, const Tensor& tokens, const Tensor& count_slot, const Tensor& token_counts);
+
+// counts i32 [vocab] = those of a sequence that starts: of history i64 [tokens] the first `prompt_length` are marked as
+// seen in the prompt, the others counted; ids at or past vocab are left out.
+void count_history(Context& ctx, const Tensor& history, std::int64_t prompt_length, const Tensor& counts);
+
 // Order: penalties, mask, temperature, top-k, top-p, typical-p, min-p, choice.
 void sample(Context& ctx, const SamplingInput& in, const SamplingOutput& out);
 

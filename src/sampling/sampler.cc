@@ -8,51 +8,66 @@
 namespace shoal {
 namespace {
 
-template <typename T>
-Tensor view_of(std::vector<T>& values, DType dtype) {
-  return {values.data(), dtype, {static_cast<std::int64_t>(values.size())}};
+constexpr std::int64_t kArrays = 13;
+constexpr std::int64_t kBytesPerRow = 53;  // of all arrays
+constexpr std::int64_t kResultBytesPerRow = sizeof(std::int64_t) + sizeof(float);
+
+// Tokens, then logprobs, of `rows` rows.
+Tensor tokens_in(const Buffer& results, std::int64_t rows) { return results.view(DType::kInt64, {rows}); }
+Tensor logprobs_in(const Buffer& results, std::int64_t rows) {
+  return results.view(DType::kFloat32, {rows}, rows * static_cast<std::int64_t>(sizeof(std::int64_t)));
 }
 
 }  // namespace
 
 Sampler::Sampler(const Backend& backend, std::int64_t vocab_limit, std::int64_t max_sequences)
-    : vocab_limit_(vocab_limit), allocator_(backend.allocator()), max_sequences_(max_sequences) {
+    : backend_(backend),
+      vocab_limit_(vocab_limit),
+      max_sequences_(max_sequences),
+      staging_(backend, max_sequences * kBytesPerRow + kArrays * Staging::kAlignment),
+      host_results_(backend.staging_allocator(), max_sequences * kResultBytesPerRow) {
+  if (backend.device() != DeviceKind::kCpu) {
+    device_results_ = Buffer(backend.allocator(), max_sequences * kResultBytesPerRow);
+  }
+  host_tokens_ = tokens_in(host_results_, 0);
+  host_logprobs_ = logprobs_in(host_results_, 0);
   const auto rows = static_cast<std::size_t>(max_sequences);
   for (std::vector<float>* values :
-       {&temperature_, &top_p_, &typical_p_, &min_p_, &repetition_, &frequency_, &presence_, &logprobs_}) {
+       {&temperature_, &top_p_, &typical_p_, &min_p_, &repetition_, &frequency_, &presence_}) {
     values->reserve(rows);
   }
   for (std::vector<std::int32_t>* values : {&top_k_, &position_, &count_slot_, &mask_slot_}) values->reserve(rows);
-  for (std::vector<std::int64_t>* values : {&seed_, &tokens_}) values->reserve(rows);
+  seed_.reserve(rows);
   greedy_.reserve(rows);
 }
 
-void Sampler::start_counts(std::int32_t state_slot, std::span<const std::int64_t> history, std::int64_t prompt_length) {
+void Sampler::start_counts(Context& ctx, std::int32_t state_slot, std::span<const std::int64_t> history,
+                           std::int64_t prompt_length) {
   if (!token_counts_.defined()) {
-    counts_storage_ = Buffer(allocator_, max_sequences_ * vocab_limit_ * dtype_bytes(DType::kInt32));
+    counts_storage_ = Buffer(backend_.allocator(), max_sequences_ * vocab_limit_ * dtype_bytes(DType::kInt32));
     token_counts_ = counts_storage_.view(DType::kInt32, {max_sequences_, vocab_limit_});
   }
-  auto* counts = token_counts_.row<std::int32_t>(state_slot);
-  std::fill(counts, counts + vocab_limit_, 0);
-  for (std::size_t i = 0; i < history.size(); ++i) {
-    if (history[i] >= vocab_limit_) continue;  // never sampled, so nothing to penalise
-    if (static_cast<std::int64_t>(i) < prompt_length) {
-      counts[history[i]] |= kSeenInPrompt;
-    } else {
-      ++counts[history[i]];
-    }
+  const Arena::Scope scope(ctx.arena);
+  const auto length = static_cast<std::int64_t>(history.size());
+  // Ops only read it; Tensor has no const form.
+  Tensor ids(const_cast<std::int64_t*>(history.data()), DType::kInt64, {length});
+  if (backend_.device() != DeviceKind::kCpu) {
+    const Tensor on_device = ctx.arena.take(DType::kInt64, {length});
+    backend_.copy_to_device(ids, on_device);  // once a sequence with penalties: it may wait
+    ids = on_device;
   }
+  ops::count_history(ctx, ids, prompt_length, token_counts_.rows(state_slot, 1).reshape({vocab_limit_}));
 }
 
 void Sampler::fill_arrays(std::span<const SampleRow> rows) {
   const std::size_t n = rows.size();
   greedy_.resize(n);
   for (std::vector<float>* values :
-       {&temperature_, &top_p_, &typical_p_, &min_p_, &repetition_, &frequency_, &presence_, &logprobs_}) {
+       {&temperature_, &top_p_, &typical_p_, &min_p_, &repetition_, &frequency_, &presence_}) {
     values->resize(n);
   }
   for (std::vector<std::int32_t>* values : {&top_k_, &position_, &count_slot_, &mask_slot_}) values->resize(n);
-  for (std::vector<std::int64_t>* values : {&seed_, &tokens_}) values->resize(n);
+  seed_.resize(n);
   for (std::size_t i = 0; i < n; ++i) {
     const SamplingParams& params = rows[i].params;
     greedy_[i] = params.greedy ? 1 : 0;
@@ -73,27 +88,39 @@ void Sampler::fill_arrays(std::span<const SampleRow> rows) {
 
 void Sampler::sample(Context& ctx, const Tensor& logits, std::span<const SampleRow> rows) {
   fill_arrays(rows);
+  const auto capacity = static_cast<std::size_t>(max_sequences_);
+  staging_.begin();
   const SamplingInput in{.logits = logits,
                          .vocab = vocab_limit_,
-                         .greedy = view_of(greedy_, DType::kUInt8),
-                         .temperature = view_of(temperature_, DType::kFloat32),
-                         .top_k = view_of(top_k_, DType::kInt32),
-                         .top_p = view_of(top_p_, DType::kFloat32),
-                         .typical_p = view_of(typical_p_, DType::kFloat32),
-                         .min_p = view_of(min_p_, DType::kFloat32),
-                         .repetition_penalty = view_of(repetition_, DType::kFloat32),
-                         .frequency_penalty = view_of(frequency_, DType::kFloat32),
-                         .presence_penalty = view_of(presence_, DType::kFloat32),
-                         .seed = view_of(seed_, DType::kInt64),
-                         .position = view_of(position_, DType::kInt32),
-                         .count_slot = view_of(count_slot_, DType::kInt32),
+                         .greedy = staging_.put(greedy_, DType::kUInt8, capacity),
+                         .temperature = staging_.put(temperature_, DType::kFloat32, capacity),
+                         .top_k = staging_.put(top_k_, DType::kInt32, capacity),
+                         .top_p = staging_.put(top_p_, DType::kFloat32, capacity),
+                         .typical_p = staging_.put(typical_p_, DType::kFloat32, capacity),
+                         .min_p = staging_.put(min_p_, DType::kFloat32, capacity),
+                         .repetition_penalty = staging_.put(repetition_, DType::kFloat32, capacity),
+                         .frequency_penalty = staging_.put(frequency_, DType::kFloat32, capacity),
+                         .presence_penalty = staging_.put(presence_, DType::kFloat32, capacity),
+                         .seed = staging_.put(seed_, DType::kInt64, capacity),
+                         .position = staging_.put(position_, DType::kInt32, capacity),
+                         .count_slot = staging_.put(count_slot_, DType::kInt32, capacity),
                          .token_counts = token_counts_,
-                         .mask_slot = view_of(mask_slot_, DType::kInt32),
+                         .mask_slot = staging_.put(mask_slot_, DType::kInt32, capacity),
                          .mask = Tensor()};
-  ops::sample(ctx, in, {.token = view_of(tokens_, DType::kInt64), .logprob = view_of(logprobs_, DType::kFloat32)});
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    if (count_slot_[i] >= 0 && tokens_[i] >= 0) ++token_counts_.row<std::int32_t>(count_slot_[i])[tokens_[i]];
-  }
+  staging_.flush(ctx.stream);
+  const auto num_rows = static_cast<std::int64_t>(rows.size());
+  const bool on_host = backend_.device() == DeviceKind::kCpu;
+  const Buffer& results = on_host ? host_results_ : device_results_;
+  const SamplingOutput out{.token = tokens_in(results, num_rows), .logprob = logprobs_in(results, num_rows)};
+  ops::sample(ctx, in, out);
+  if (token_counts_.defined()) ops::count_sampled(ctx, out.token, in.count_slot, token_counts_);
+  host_tokens_ = tokens_in(host_results_, num_rows);
+  host_logprobs_ = logprobs_in(host_results_, num_rows);
+  if (on_host) return;
+  const std::int64_t num_bytes = num_rows * kResultBytesPerRow;
+  backend_.download(ctx.stream, device_results_.view(DType::kUInt8, {num_bytes}),
+                    host_results_.view(DType::kUInt8, {num_bytes}));
+  backend_.synchronize(ctx.stream);
 }
 
 }  // namespace shoal

@@ -8,6 +8,7 @@
 
 #include "core/buffer.h"
 #include "ops/backend.h"
+#include "ops/staging.h"
 #include "sampling/sampling_params.h"
 
 namespace shoal {
@@ -21,24 +22,26 @@ struct SampleRow {
 
 class Sampler {
  public:
-  // `vocab_limit`: ids at or past it are never sampled; the logits may be wider.
+  // `vocab_limit`: ids at or past it are never sampled; the logits may be wider. `backend` outlives this.
   Sampler(const Backend& backend, std::int64_t vocab_limit, std::int64_t max_sequences);
 
   // Starts the counts of a sequence with penalties: `history` is its prompt and, after a preemption, its output.
-  void start_counts(std::int32_t state_slot, std::span<const std::int64_t> history, std::int64_t prompt_length);
+  void start_counts(Context& ctx, std::int32_t state_slot, std::span<const std::int64_t> history,
+                    std::int64_t prompt_length);
 
-  // Samples one token a row: logits float32 [rows, width of the vocabulary], overwritten. The results stay valid until
-  // the next call; a token of -1 means that the row's logits held no usable number. Counts what it sampled.
+  // Samples one token a row: logits float32 [rows, width of the vocabulary], overwritten. Waits for the device.
+  // The results stay valid until the next call; a token of -1 means that the row's logits held no usable number. Counts
+  // what it sampled.
   void sample(Context& ctx, const Tensor& logits, std::span<const SampleRow> rows);
 
-  std::span<const std::int64_t> tokens() const { return tokens_; }
-  std::span<const float> logprobs() const { return logprobs_; }
+  std::span<const std::int64_t> tokens() const { return host_tokens_.span<std::int64_t>(); }
+  std::span<const float> logprobs() const { return host_logprobs_.span<float>(); }
 
  private:
   void fill_arrays(std::span<const SampleRow> rows);
 
+  const Backend& backend_;
   std::int64_t vocab_limit_;
-  Allocator allocator_;
   Buffer counts_storage_;
   Tensor token_counts_;  // i32 [max_sequences, vocab_limit]; made when the first sequence with penalties comes
   std::int64_t max_sequences_;
@@ -48,8 +51,10 @@ class Sampler {
   std::vector<float> temperature_, top_p_, typical_p_, min_p_, repetition_, frequency_, presence_;
   std::vector<std::int32_t> top_k_, position_, count_slot_, mask_slot_;
   std::vector<std::int64_t> seed_;
-  std::vector<std::int64_t> tokens_;
-  std::vector<float> logprobs_;
+  Staging staging_;
+  Buffer host_results_;    // a token, then a logprob, for each row
+  Buffer device_results_;  // none where the device is the host
+  Tensor host_tokens_, host_logprobs_;
 };
 
 }  // namespace shoal

@@ -11,7 +11,6 @@ namespace {
 constexpr int kIndexBits = 12;
 constexpr std::int64_t kNumValues = std::int64_t{1} << kIndexBits;
 constexpr std::int64_t kDrawsPerWord = 64 / kIndexBits;
-constexpr float kMatrixBound = 0.0346410F;  // sqrt(3) * 0.02: a uniform draw within it has standard deviation 0.02
 constexpr float kNormBound = 0.05F;
 constexpr float kVectorBound = 0.02F;
 
@@ -70,7 +69,7 @@ bool is_norm_weight(std::string_view name) {
 DummyValues::DummyValues(DType dtype) : dtype_(dtype) {
   CHECK(is_float(dtype));
   for (std::int64_t index = 0; index < kNumValues; ++index) {
-    const float value = kMatrixBound * unit_value(index);
+    const float value = DummyValues::kMatrixBound * unit_value(index);
     if (dtype == DType::kFloat32) wide_values_.push_back(std::bit_cast<std::uint32_t>(value));
     if (dtype == DType::kBFloat16) narrow_values_.push_back(to_bfloat16(value).bits);
     if (dtype == DType::kFloat16) narrow_values_.push_back(to_float16(value).bits);

@@ -15,6 +15,8 @@ namespace shoal {
 // within +- 0.02.
 class DummyValues {
  public:
+  static constexpr float kMatrixBound = 0.0346410F;  // sqrt(3) * 0.02: uniform within it deviates by 0.02
+
   explicit DummyValues(DType dtype);
 
   DType dtype() const { return dtype_; }

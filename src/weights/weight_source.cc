@@ -209,6 +209,10 @@ void WeightSource::read_dummy_rows(const MatrixRequest& request, const RowSink& 
       });
 }
 
+void WeightSource::count_made(const MatrixRequest& request) const {
+  report(request.rows * request.cols * dtype_bytes(dummy_values_.dtype()));
+}
+
 std::vector<float> WeightSource::read_vector(std::string_view name, std::int64_t count,
                                              std::span<const RowRange> ranges) {
   return pick(read_floats(name, {count}), ranges);

@@ -65,6 +65,8 @@ class WeightSource {
   // row that 16 divides. The file's shape must be [rows, cols] ([cols, rows] for kInOut) and its dtype float32,
   // bfloat16 or float16, else StartError. Mapped pages are released behind the reading.
   void read_rows(const MatrixRequest& request, const RowSink& sink);
+  // Counts a matrix whose random weights were made elsewhere, as reading it would.
+  void count_made(const MatrixRequest& request) const;
   // A vector of `count` elements as floats, or the ranges of it in that order.
   std::vector<float> read_vector(std::string_view name, std::int64_t count, std::span<const RowRange> ranges = {});
   // A small tensor of this very shape as floats, row-major: per-head norms [heads, head_dim].

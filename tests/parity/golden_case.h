@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "core/device.h"
 #include "core/dtype.h"
 
 namespace shoal {
@@ -40,6 +41,6 @@ struct LogitBound {
   double largest = 0.0;
   double rms = 0.0;
 };
-LogitBound logit_bound(DType dtype, const GoldenSequence& sequence);
+LogitBound logit_bound(DType dtype, const GoldenSequence& sequence, DeviceKind device = DeviceKind::kCpu);
 
 }  // namespace shoal

@@ -28,7 +28,10 @@ class ParityRun::FolderSource final : public AdapterSource {
 };
 
 ParityRun::ParityRun(const GoldenCase& golden, const Backend& backend, DType dtype, const EngineWrapper& wrap)
-    : golden_(golden), dtype_(dtype), source_(std::make_unique<FolderSource>(golden.folder)) {
+    : golden_(golden),
+      device_(backend.device()),
+      dtype_(dtype),
+      source_(std::make_unique<FolderSource>(golden.folder)) {
   EngineOptions options;
   options.model_path = golden.folder;
   options.dtype = dtype;
@@ -101,7 +104,7 @@ ParityResult ParityRun::force_items(const std::vector<Item>& items, const Teache
       sum_of_squares += error * error;
     }
     const double rms = std::sqrt(sum_of_squares / static_cast<double>(ours[i].size()));
-    const LogitBound bound = logit_bound(dtype_, golden);
+    const LogitBound bound = logit_bound(dtype_, golden, device_);
     const double share = std::max(largest / bound.largest, rms / bound.rms);
     if (share <= result.worst_share) continue;
     result = {.worst_share = std::isnan(share) ? HUGE_VAL : share,
@@ -170,7 +173,7 @@ std::string ParityRun::greedy_difference(const GoldenRun& run) {
       const std::int64_t token = samples.at(i).token;
       if (token == golden.greedy[at]) continue;
       batch[i].ended = true;  // what follows a near tie may differ
-      const double bound = logit_bound(dtype_, golden).largest * largest_magnitude(golden.logits);
+      const double bound = logit_bound(dtype_, golden, device_).largest * largest_magnitude(golden.logits);
       if (static_cast<double>(golden.gap[at]) <= 2 * bound) continue;
       return fmt::format("{} step {}: token {}, expected {} with gap {}", golden.name, step, token, golden.greedy[at],
                          golden.gap[at]);

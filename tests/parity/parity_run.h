@@ -47,6 +47,7 @@ class ParityRun {
 
   class FolderSource;
   const GoldenCase& golden_;
+  DeviceKind device_;
   DType dtype_;
   std::unique_ptr<FolderSource> source_;
   Wakeup wakeup_;

@@ -1,8 +1,10 @@
-// Every golden of tests/goldens that is not quantized, on every kernel set of this processor, in three dtypes: as one
-// prefill, in chunks of 5, token by token from position 2, and with all adapters of a case mixed in one batch. Cache
-// blocks are handed out in random order and hold NaN until they are written.
+// Every golden of tests/goldens that is not quantized, on every kernel set of this processor and on its GPU, in three
+// dtypes: as one prefill, in chunks of 5, token by token from position 2, and with all adapters of a case mixed in one
+// batch. Cache blocks are handed out in random order and hold NaN until they are written.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
+
+#include <array>
 
 #include "core/thread_pool.h"
 #include "ops/backends.h"
@@ -30,15 +32,20 @@ std::vector<ParityMode> parity_modes() {
           {"token by token from 2", {.decode_from = 2, .block_order = BlockOrder::kShuffled}}};
 }
 
-class Parity : public testing::TestWithParam<std::tuple<CpuIsa, DType>> {
+// A kernel set by its name, or "cuda".
+class Parity : public testing::TestWithParam<std::tuple<std::string, DType>> {
  protected:
   void SetUp() override {
-    const auto [isa, dtype] = GetParam();
+    const std::string& name = std::get<0>(GetParam());
+    const std::optional<CpuIsa> isa = isa_from_name(name);
     const std::vector<CpuIsa> available = available_isas();
-    if (std::find(available.begin(), available.end(), isa) == available.end()) {
-      GTEST_SKIP() << "skipped: no " << isa_name(isa);
+    if (!isa && cuda_is_present()) {
+      backend_ = make_cuda_backend();
+    } else if (isa && std::find(available.begin(), available.end(), *isa) != available.end()) {
+      backend_ = make_cpu_backend(*isa, pool_);
+    } else {
+      GTEST_SKIP() << "skipped: no " << name;
     }
-    backend_ = make_cpu_backend(isa, pool_);
   }
 
   void expect_within_bound(const ParityResult& result, const std::string& what) {
@@ -76,14 +83,17 @@ TEST_P(Parity, EveryGoldenEveryWay) {
   fmt::print("{} comparisons, worst at {:.2f} of its bound\n", comparisons_, worst_share_);
 }
 
-std::string param_name(const testing::TestParamInfo<std::tuple<CpuIsa, DType>>& info) {
-  return fmt::format("{}_{}", isa_name(std::get<0>(info.param)), dtype_name(std::get<1>(info.param)));
+std::string param_name(const testing::TestParamInfo<std::tuple<std::string, DType>>& info) {
+  return fmt::format("{}_{}", std::get<0>(info.param), dtype_name(std::get<1>(info.param)));
 }
 
+constexpr std::array<DType, 3> kDtypes{DType::kFloat32, DType::kBFloat16, DType::kFloat16};
+
 INSTANTIATE_TEST_SUITE_P(Cpu, Parity,
-                         testing::Combine(testing::Values(CpuIsa::kReference, CpuIsa::kAvx2, CpuIsa::kAvx512,
-                                                          CpuIsa::kAvx512Bf16),
-                                          testing::Values(DType::kFloat32, DType::kBFloat16, DType::kFloat16)),
+                         testing::Combine(testing::Values("reference", "avx2", "avx512", "avx512bf16"),
+                                          testing::ValuesIn(kDtypes)),
+                         param_name);
+INSTANTIATE_TEST_SUITE_P(Cuda, Parity, testing::Combine(testing::Values("cuda"), testing::ValuesIn(kDtypes)),
                          param_name);
 
 }  // namespace

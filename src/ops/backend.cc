@@ -1,0 +1,56 @@
+// What every backend whose device is the host does alike.
+#include "ops/backend.h"
+
+#include <cstring>
+
+namespace shoal {
+namespace {
+
+void copy_bytes(const Tensor& from, const Tensor& to) {
+  CHECK(from.contiguous());
+  CHECK(to.contiguous());
+  CHECK_EQ(from.num_bytes(), to.num_bytes());
+  if (from.num_bytes() > 0) std::memcpy(to.raw(), from.raw(), static_cast<std::size_t>(from.num_bytes()));
+}
+
+}  // namespace
+
+void Backend::synchronize(Stream) const {}
+
+bool Backend::fill_random(Matrix&, std::int64_t, std::int64_t, std::uint64_t, float) const { return false; }
+
+void Backend::upload(Stream, const Tensor& host, const Tensor& device) const { copy_bytes(host, device); }
+
+void Backend::download(Stream, const Tensor& device, const Tensor& host) const { copy_bytes(device, host); }
+
+void Backend::copy(Stream, const Tensor& from, const Tensor& to) const { copy_bytes(from, to); }
+
+void Backend::fill_bytes(Stream, const Tensor& tensor, std::uint8_t value) const {
+  CHECK(tensor.contiguous());
+  if (tensor.num_bytes() > 0) std::memset(tensor.raw(), value, static_cast<std::size_t>(tensor.num_bytes()));
+}
+
+void Backend::count_sampled(Context&, const Tensor& tokens, const Tensor& count_slot,
+                            const Tensor& token_counts) const {
+  for (std::int64_t row = 0; row < tokens.dim(0); ++row) {
+    const std::int32_t slot = count_slot.data<std::int32_t>()[row];
+    const std::int64_t token = tokens.data<std::int64_t>()[row];
+    if (slot >= 0 && token >= 0) ++token_counts.row<std::int32_t>(slot)[token];
+  }
+}
+
+void Backend::count_history(Context&, const Tensor& history, std::int64_t prompt_length, const Tensor& counts) const {
+  auto* count = counts.data<std::int32_t>();
+  std::memset(count, 0, static_cast<std::size_t>(counts.num_bytes()));
+  for (std::int64_t i = 0; i < history.dim(0); ++i) {
+    const std::int64_t token = history.data<std::int64_t>()[i];
+    if (token >= counts.dim(0)) continue;  // never sampled, so nothing to penalise
+    if (i < prompt_length) {
+      count[token] |= kSeenInPrompt;
+    } else {
+      ++count[token];
+    }
+  }
+}
+
+}  // namespace shoal

@@ -1,0 +1,136 @@
+#include "ops/cuda/cuda_backend.h"
+
+#include <fmt/core.h>
+
+#include "core/result.h"
+#include "ops/backends.h"
+#include "ops/cuda/cuda_error.h"
+#include "ops/cuda/device_memory.h"
+#include "ops/cuda/matmul_plans.h"
+#include "ops/cuda/weight_upload.h"
+
+namespace shoal {
+namespace cuda {
+namespace {
+
+constexpr int kOldestCapability = 80;  // major * 10 + minor
+
+// What keeps device 0 from being used, in one line; throws StartError with it.
+cudaDeviceProp open_device() {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error == cudaErrorInsufficientDriver) {
+    throw StartError("--device cuda: no NVIDIA driver, or one older than CUDA 13.0 needs (580)");
+  }
+  if (error == cudaErrorNoDevice || (error == cudaSuccess && count == 0)) {
+    throw StartError("--device cuda: no NVIDIA GPU on this machine");
+  }
+  check(error, "cudaGetDeviceCount");
+  cudaDeviceProp properties{};
+  CUDA_CHECK(cudaGetDeviceProperties(&properties, 0));
+  if (properties.major * 10 + properties.minor < kOldestCapability) {
+    throw StartError(fmt::format("--device cuda: {} has compute capability {}.{}, expected {}.{} or newer",
+                                 properties.name, properties.major, properties.minor, kOldestCapability / 10,
+                                 kOldestCapability % 10));
+  }
+  const cudaError_t opened = cudaSetDevice(0);
+  if (opened == cudaErrorDevicesUnavailable) {
+    throw StartError(fmt::format("--device cuda: {} is in use by another process alone", properties.name));
+  }
+  check(opened, "cudaSetDevice");
+  return properties;
+}
+
+void copy_bytes(void* to, const Tensor& from, const Tensor& checked_to, cudaMemcpyKind kind, cudaStream_t stream) {
+  CHECK(from.contiguous());
+  CHECK(checked_to.contiguous());
+  CHECK_EQ(from.num_bytes(), checked_to.num_bytes());
+  if (from.num_bytes() == 0) return;
+  CUDA_CHECK(cudaMemcpyAsync(to, from.raw(), static_cast<std::size_t>(from.num_bytes()), kind, stream));
+}
+
+}  // namespace
+
+void check(cudaError_t error, const char* call) {
+  if (error == cudaSuccess) return;
+  throw StartError(fmt::format("CUDA: {} ({}) at {}", cudaGetErrorString(error), cudaGetErrorName(error), call));
+}
+
+CudaBackend::CudaBackend() {
+  const cudaDeviceProp properties = open_device();
+  name_ = fmt::format("cuda/{}", properties.name);
+  multiprocessors_ = properties.multiProcessorCount;
+  CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  CUDA_CHECK(cudaStreamCreateWithFlags(&load_stream_, cudaStreamNonBlocking));
+  matmul_plans_ = std::make_unique<MatmulPlans>();
+  weight_upload_ = std::make_unique<WeightUpload>();
+}
+
+CudaBackend::~CudaBackend() {
+  matmul_plans_.reset();
+  weight_upload_.reset();
+  cudaStreamDestroy(load_stream_);
+  cudaStreamDestroy(stream_);
+}
+
+const Allocator& CudaBackend::allocator() const { return device_allocator(); }
+
+const Allocator& CudaBackend::staging_allocator() const { return pinned_allocator(); }
+
+void CudaBackend::synchronize(Stream stream) const {
+  CUDA_CHECK(cudaStreamSynchronize(static_cast<cudaStream_t>(stream.handle)));
+}
+
+std::int64_t CudaBackend::free_memory_bytes() const {
+  std::size_t free_bytes = 0;
+  std::size_t total_bytes = 0;
+  CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
+  return static_cast<std::int64_t>(free_bytes);
+}
+
+Matrix CudaBackend::allocate_matrix(DType dtype, std::int64_t rows, std::int64_t cols) const {
+  CHECK(is_float(dtype));
+  Matrix matrix{.rows = rows, .cols = cols, .dtype = dtype, .format = WeightFormat::kPlain, .storage = {}};
+  matrix.storage = Buffer(device_allocator(), rows * cols * dtype_bytes(dtype));
+  return matrix;
+}
+
+void CudaBackend::copy_to_device(const Tensor& host, const Tensor& device) const {
+  copy_bytes(device.raw(), host, device, cudaMemcpyHostToDevice, load_stream_);
+  CUDA_CHECK(cudaStreamSynchronize(load_stream_));
+}
+
+void CudaBackend::copy_to_host(const Tensor& device, const Tensor& host) const {
+  copy_bytes(host.raw(), device, host, cudaMemcpyDeviceToHost, load_stream_);
+  CUDA_CHECK(cudaStreamSynchronize(load_stream_));
+}
+
+void CudaBackend::upload(Stream stream, const Tensor& host, const Tensor& device) const {
+  copy_bytes(device.raw(), host, device, cudaMemcpyHostToDevice, static_cast<cudaStream_t>(stream.handle));
+}
+
+void CudaBackend::download(Stream stream, const Tensor& device, const Tensor& host) const {
+  copy_bytes(host.raw(), device, host, cudaMemcpyDeviceToHost, static_cast<cudaStream_t>(stream.handle));
+}
+
+void CudaBackend::copy(Stream stream, const Tensor& from, const Tensor& to) const {
+  copy_bytes(to.raw(), from, to, cudaMemcpyDeviceToDevice, static_cast<cudaStream_t>(stream.handle));
+}
+
+void CudaBackend::fill_bytes(Stream stream, const Tensor& tensor, std::uint8_t value) const {
+  CHECK(tensor.contiguous());
+  if (tensor.num_bytes() == 0) return;
+  CUDA_CHECK(cudaMemsetAsync(tensor.raw(), value, static_cast<std::size_t>(tensor.num_bytes()),
+                             static_cast<cudaStream_t>(stream.handle)));
+}
+
+}  // namespace cuda
+
+bool cuda_is_present() {
+  int count = 0;
+  return cudaGetDeviceCount(&count) == cudaSuccess && count > 0;
+}
+
+std::unique_ptr<Backend> make_cuda_backend() { return std::make_unique<cuda::CudaBackend>(); }
+
+}  // namespace shoal
