@@ -226,6 +226,9 @@ std::ofstream open_json(const std::string& path) {
   return file;
 }
 
+// Minutes pass between lines of figures; stdout is for these alone.
+void say(const std::string& text) { fmt::print(stderr, "{}\n", text); }
+
 int run_bench(BenchOptions& options) {
   init_logging(options.model.log_level, LogFormat::kText);
   if (!options.config.empty()) options.model.model_id = options.config;
@@ -233,12 +236,17 @@ int run_bench(BenchOptions& options) {
   const ModelInfo model = read_model(options.model, options.config.empty() ? "--model-id" : "--config");
   const EngineOptions sizes = sizes_for(options, batches, model);
   std::ofstream json_file = open_json(options.json_path);
+  say("probing how fast this machine reads memory and multiplies matrices");
   const MachineRates rates = probe_machine(
       options.model.threads > 0 ? options.model.threads : static_cast<int>(std::thread::hardware_concurrency()));
   fmt::print("machine: read {:.1f} GB/s, {} product {:.1f} GFLOP/s\n", rates.read_gb_s, rates.matrix_dtype,
              rates.matrix_gflop_s);
   PathSource source(options.model.adapter_dir);
+  const bool random = options.model.load_format == "dummy";
+  say(random ? fmt::format("filling {} with random weights", options.model.model_id)
+             : fmt::format("loading {}", options.model.model_id));
   Session session(options.model, source, sizes);
+  if (options.adapters > 0) say(fmt::format("writing and loading {} adapters", options.adapters));
   const BenchAdapters adapters(session, {.count = options.adapters, .rank = options.rank, .targets = options.targets});
   BenchRun run(options, session, adapters.slots());
   fmt::print("{}: {}, {} weights, {:.3f} GB read a step, {} adapters of rank {} on {}\n", options.model.model_id,
@@ -257,9 +265,13 @@ int run_bench(BenchOptions& options) {
                          {"matrix_dtype", rates.matrix_dtype},
                          {"decode", nlohmann::json::array()}};
   for (const std::int64_t batch : batches) {
+    say(fmt::format("timing decode, batch {}", batch));
     json["decode"].push_back(decode_json(run, options, rates, batch, adapters.bytes_read(batch)));
   }
-  if (options.prompt_len > 0) json["prefill"] = prefill_json(run, options, rates);
+  if (options.prompt_len > 0) {
+    say(fmt::format("timing prefill of {} tokens", options.prompt_len));
+    json["prefill"] = prefill_json(run, options, rates);
+  }
   if (json_file.is_open()) json_file << json.dump(2) << '\n';
   return 0;
 }

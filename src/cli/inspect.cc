@@ -35,7 +35,7 @@ int run_inspect(const std::string& folder) {
   const std::optional<ConfigReader> quantization = config.optional_object("quantization_config");
   const auto weight_bytes = static_cast<double>(checkpoint.total_bytes());
   fmt::print("{}\n", folder);
-  fmt::print("  {:<16}{}\n", "family", info.family);
+  fmt::print("  {:<16}{}\n", "family", info.name);
   fmt::print("  {:<16}{}\n", "layers", info.num_layers);
   fmt::print("  {:<16}{} ({} key-value heads of {})\n", "heads", info.heads, info.kv_heads, info.head_dim);
   fmt::print("  {:<16}{}\n", "hidden", info.hidden);

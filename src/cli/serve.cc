@@ -182,9 +182,9 @@ int run_serve(ServeOptions& options) {
   UsableAdapters adapters(
       source, [&engine](const std::filesystem::path& folder) { return check_adapter(folder, engine.lora_targets()); });
   const EngineInfo& info = engine.info();
-  spdlog::info("{} on {}: {} weights, {:.2f} GiB cache of {} tokens, steps of up to {} tokens", info.model_family,
-               info.device, info.dtype, static_cast<double>(engine.kv_cache_bytes()) / 0x1p30,
-               info.num_blocks * kBlockSize, info.max_step_tokens);
+  spdlog::info("{} on {}: {} weights, {:.2f} GiB cache of {} tokens, steps of up to {} tokens", model.name, info.device,
+               info.dtype, static_cast<double>(engine.kv_cache_bytes()) / 0x1p30, info.num_blocks * kBlockSize,
+               info.max_step_tokens);
 
   Scheduler scheduler(engine, session.wakeup(), tokenizer.get(),
                       {.max_batch_prefill_tokens = info.max_step_tokens,

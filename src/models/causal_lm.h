@@ -18,7 +18,8 @@ enum class PositionLimit : std::uint8_t {
 
 // What config.json says of the sizes that others plan with.
 struct ModelInfo {
-  std::string family;  // "solar", "rw", "santacoder", "cohere"
+  std::string family;     // "solar", "rw", "santacoder", "cohere"
+  std::string name = {};  // as people know it: "Llama", "Falcon (RefinedWeb)"; set by the registry
   std::int64_t num_layers = 0;
   std::int64_t heads = 0;
   std::int64_t kv_heads = 0;

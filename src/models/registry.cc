@@ -10,18 +10,19 @@ namespace {
 
 struct Architecture {
   std::string_view name;
+  std::string_view known_as;
   ModelInfo (*read_info)(const ConfigReader& config);
   std::unique_ptr<CausalLm> (*load)(const ConfigReader& config, LoadContext& load);
 };
 
 constexpr std::array<Architecture, 7> kArchitectures{{
-    {"LlamaForCausalLM", read_solar_info, load_solar},
-    {"SolarForCausalLM", read_solar_info, load_solar},
-    {"FalconForCausalLM", read_rw_info, load_rw},
-    {"RWForCausalLM", read_rw_info, load_rw},
-    {"GPTBigCodeForCausalLM", read_santacoder_info, load_santacoder},
-    {"GPT2LMHeadCustomModel", read_santacoder_info, load_santacoder},
-    {"CohereForCausalLM", read_cohere_info, load_cohere},
+    {"LlamaForCausalLM", "Llama", read_solar_info, load_solar},
+    {"SolarForCausalLM", "Solar", read_solar_info, load_solar},
+    {"FalconForCausalLM", "Falcon", read_rw_info, load_rw},
+    {"RWForCausalLM", "Falcon (RefinedWeb)", read_rw_info, load_rw},
+    {"GPTBigCodeForCausalLM", "StarCoder (GPTBigCode)", read_santacoder_info, load_santacoder},
+    {"GPT2LMHeadCustomModel", "SantaCoder", read_santacoder_info, load_santacoder},
+    {"CohereForCausalLM", "Cohere Command", read_cohere_info, load_cohere},
 }};
 
 const Architecture& find_architecture(const ConfigReader& config) {
@@ -41,7 +42,12 @@ const Architecture& find_architecture(const ConfigReader& config) {
 
 }  // namespace
 
-ModelInfo read_model_info(const ConfigReader& config) { return find_architecture(config).read_info(config); }
+ModelInfo read_model_info(const ConfigReader& config) {
+  const Architecture& architecture = find_architecture(config);
+  ModelInfo info = architecture.read_info(config);
+  info.name = architecture.known_as;
+  return info;
+}
 
 std::unique_ptr<CausalLm> load_model(const ConfigReader& config, LoadContext& load) {
   std::unique_ptr<CausalLm> model = find_architecture(config).load(config, load);

@@ -117,3 +117,23 @@ def test_weights_that_are_a_pipe_are_refused_and_hold_up_nothing(tmp_path):
         running.generate("x", adapter_id="sql-table", max_new_tokens=1)
     finally:
         assert running.stop() == 0
+
+
+@pytest.mark.parametrize("folder, known_as", [("falcon", "Falcon"), ("solar", "Solar"), ("cohere", "Cohere Command"),
+                                              ("santacoder", "StarCoder (GPTBigCode)")])
+def test_inspect_names_the_family_as_people_know_it(folder, known_as):
+    ended = run("inspect", ROOT / "models" / folder)
+    assert ended.returncode == 0 and f"  family          {known_as}\n" in ended.stdout, ended
+
+
+def test_the_log_names_the_family_as_people_know_it(server):
+    assert "Llama on cpu/" in server.logged()
+
+
+def test_bench_says_what_it_is_doing_beside_its_figures():
+    ended = run("bench", "--config", SOLAR, "--load-format", "dummy", "--batch", 1, "--context", 16, "--prompt-len", 16,
+                "--new-tokens", 1, "--repeat", 1)
+    assert ended.returncode == 0, ended
+    doing = ended.stderr.splitlines()
+    assert [line.split()[0] for line in doing] == ["probing", "filling", "timing", "timing"], ended.stderr
+    assert "probing" not in ended.stdout and "decode batch" in ended.stdout
