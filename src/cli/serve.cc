@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "cli/commands.h"
+#include "cli/json_log.h"
 #include "cli/session.h"
 #include "core/log.h"
 #include "hub/usable_adapters.h"
@@ -159,7 +160,8 @@ void drain(Server& server, Scheduler& scheduler) {
 }
 
 int run_serve(ServeOptions& options) {
-  init_logging(options.model.log_level, options.json_output ? LogFormat::kJson : LogFormat::kText);
+  init_logging(options.model.log_level, LogFormat::kText);
+  if (options.json_output) spdlog::set_formatter(make_json_formatter());
   SignalWatch signals;
   std::signal(SIGPIPE, SIG_IGN);
   const ModelInfo model = read_model(options.model);

@@ -137,3 +137,12 @@ def test_bench_says_what_it_is_doing_beside_its_figures():
     doing = ended.stderr.splitlines()
     assert [line.split()[0] for line in doing] == ["probing", "filling", "timing", "timing"], ended.stderr
     assert "probing" not in ended.stdout and "decode batch" in ended.stdout
+
+
+def test_json_log_lines_are_json_whatever_a_client_wrote(own_server):
+    running = own_server("--json-output", "--log-level", "debug")
+    requests.get(running.url + '/a"b\\c', timeout=10)
+    requests.post(running.url + "/generate", timeout=10,
+                  json={"inputs": "x", "parameters": {"adapter_id": 'no"such\\'}})
+    messages = [json.loads(line)["message"] for line in running.logged().splitlines()]
+    assert any('no"such\\' in message for message in messages), messages
