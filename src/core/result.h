@@ -37,17 +37,26 @@ class [[nodiscard]] Result {
   Result(Error error) : state_(std::move(error)) {}  // NOLINT(google-explicit-constructor): reads as the error
 
   bool ok() const { return std::holds_alternative<T>(state_); }
-  T& value() {
+  T& value() & {
     CHECK(ok());
     return std::get<T>(state_);
   }
-  const T& value() const {
+  const T& value() const& {
     CHECK(ok());
     return std::get<T>(state_);
   }
-  const Error& error() const {
+  const Error& error() const& {
     CHECK(!ok());
     return std::get<Error>(state_);
+  }
+  // Of a temporary: by value, so that `for (auto& x : make().value())` does not read what is gone.
+  T value() && {
+    CHECK(ok());
+    return std::get<T>(std::move(state_));
+  }
+  Error error() && {
+    CHECK(!ok());
+    return std::get<Error>(std::move(state_));
   }
 
  private:

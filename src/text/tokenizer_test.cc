@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <thread>
+#include <type_traits>
+#include <utility>
 
 #include "text/test_model_dir.h"
 
@@ -29,6 +31,16 @@ TEST(Tokenizer, EncodesBytesMergesAndAddedTokensGluedToWords) {
   EXPECT_EQ(tokenizer->decode(expected, SkipSpecial::kYes), "hello wo<|half|>!");
   EXPECT_EQ(tokenizer->encode("", SpecialTokens::kAdd).value(), Ids());
   EXPECT_EQ(tokenizer->decode({}, SkipSpecial::kYes), "");
+}
+
+// The loop's head makes a temporary Result, and C++20 ends its life before the first round.
+TEST(Tokenizer, IdsOfATemporaryResultOutliveTheHeadOfALoop) {
+  static_assert(!std::is_reference_v<decltype(std::declval<Result<Ids>>().value())>);
+  static_assert(!std::is_reference_v<decltype(std::declval<Result<Ids>>().error())>);
+  const auto tokenizer = test::load_tokenizer(test::byte_level_tokenizer());
+  Ids seen;
+  for (const std::int64_t id : tokenizer->encode("hello", SpecialTokens::kAdd).value()) seen.push_back(id);
+  EXPECT_EQ(seen, (Ids{256, 257, 'o'}));
 }
 
 TEST(Tokenizer, AddsBosOnlyWhenAsked) {
