@@ -103,6 +103,7 @@ void Batch::start(Sequence& sequence) {
   if (sequence.started()) return;
   sequence.timings.started = std::chrono::steady_clock::now();
   num_prompt_tokens_ += sequence.num_prompt_tokens;
+  ++num_started_;
   const std::int64_t most_tokens = sequence.num_prompt_tokens + sequence.request.max_new_tokens;
   sequence.tokens.reserve(static_cast<std::size_t>(most_tokens));
   sequence.blocks.reserve_tokens(most_tokens);

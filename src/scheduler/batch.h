@@ -38,6 +38,7 @@ class Batch {
   std::int64_t num_running() const { return static_cast<std::int64_t>(running_.size()); }
   std::int64_t num_preemptions() const { return num_preemptions_; }
   std::int64_t num_prompt_tokens() const { return num_prompt_tokens_; }  // of all requests started so far
+  std::int64_t num_started() const { return num_started_; }              // requests, so far
   bool plan_has_decode_rows() const { return plan_has_decode_rows_; }
 
  private:
@@ -68,6 +69,7 @@ class Batch {
   bool plan_has_decode_rows_ = false;
   std::int64_t num_preemptions_ = 0;
   std::int64_t num_prompt_tokens_ = 0;
+  std::int64_t num_started_ = 0;
 };
 
 }  // namespace shoal

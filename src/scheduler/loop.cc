@@ -100,7 +100,7 @@ void Scheduler::Loop::run(const std::stop_token& stop) {
   while (!stop.stop_requested()) {
     if (rung) take_news();
     if (batch_.num_running() == 0) last_progress_ = Clock::now();
-    const StepPlan& plan = batch_.plan_step(waiting_);
+    const StepPlan& plan = plan_step();
     settle();
     if (plan.sequences.empty()) {
       wakeup_.wait();
@@ -150,11 +150,28 @@ void Scheduler::Loop::take_ready() {
   std::erase(loading_, nullptr);
 }
 
+const StepPlan& Scheduler::Loop::plan_step() {
+  const std::int64_t running_before = batch_.num_running();
+  const std::int64_t started_before = batch_.num_started();
+  const StepPlan& plan = batch_.plan_step(waiting_);
+  const std::int64_t started = batch_.num_started() - started_before;
+  if (started > 0) {
+    counters_.next_size.add(static_cast<double>(started), kBatchSizeBounds);
+    if (running_before > 0) ++counters_.joined_batches;
+  }
+  return plan;
+}
+
 void Scheduler::Loop::run_step(const StepPlan& plan) {
+  StepStats& steps = batch_.plan_has_decode_rows() ? counters_.decode : counters_.prefill;
   const StepResult* result = nullptr;
+  const Clock::time_point begin = Clock::now();
   try {
     result = &engine_.step(plan);
+    ++steps.succeeded;
+    steps.seconds.add(std::chrono::duration<double>(Clock::now() - begin).count(), kDurationBounds);
   } catch (const std::exception& error) {
+    ++steps.failed;
     spdlog::error("a step of {} sequences failed: {}", plan.sequences.size(), error.what());
     for (Sequence* sequence : batch_.planned()) fail(*sequence, {ErrorCode::kGeneration, error.what()});
   }

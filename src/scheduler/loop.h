@@ -41,6 +41,7 @@ class Scheduler::Loop {
   void run(const std::stop_token& stop);
   void take_news();
   void take_ready();
+  const StepPlan& plan_step();
   void run_step(const StepPlan& plan);
   void apply(const StepResult& result);
   void accept(Sequence& sequence, const SampledToken& sample, Clock::time_point now);

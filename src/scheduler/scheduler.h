@@ -12,6 +12,7 @@
 #include "core/wakeup.h"
 #include "engine/engine.h"
 #include "scheduler/request.h"
+#include "scheduler/step_stats.h"
 #include "text/tokenizer.h"
 
 namespace shoal {
@@ -38,6 +39,10 @@ struct SchedulerStats {
   std::int64_t finished = 0;
   std::int64_t cancelled = 0;
   std::int64_t failed = 0;
+  StepStats prefill;                                // steps of prompts alone
+  StepStats decode;                                 // steps with at least one decode row
+  Distribution<kBatchSizeBounds.size()> next_size;  // requests that a step started, where it started any
+  std::int64_t joined_batches = 0;                  // steps that started requests beside running ones
 };
 
 class Scheduler {

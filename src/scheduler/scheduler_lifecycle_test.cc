@@ -166,6 +166,7 @@ TEST(SchedulerLifecycle, FailedStepEndsItsBatchAndServesOn) {
   third.wait_for_end();
   EXPECT_EQ(third.tokens, fixture.engine.solo_tokens(later));
   EXPECT_EQ(fixture.scheduler.stats().failed, 2);
+  EXPECT_EQ(fixture.scheduler.stats().decode.failed, 1);
   fixture.expect_all_given_back();
 }
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <numeric>
 #include <vector>
 
 #include "scheduler/scheduler_fixture.h"
@@ -32,6 +33,13 @@ TEST(Scheduler, OneRequestGetsItsTokensAndItsCounts) {
   const SchedulerStats stats = fixture.scheduler.stats();
   EXPECT_EQ(stats.steps, 7);
   EXPECT_EQ(stats.decode_steps, 6);
+  EXPECT_EQ(stats.prefill.succeeded, 1);
+  EXPECT_EQ(stats.decode.succeeded, 6);
+  EXPECT_EQ(stats.prefill.failed + stats.decode.failed, 0);
+  EXPECT_EQ(std::accumulate(stats.decode.seconds.counts.begin(), stats.decode.seconds.counts.end(), std::int64_t{0}),
+            6);
+  EXPECT_EQ(stats.next_size.counts[0], 1) << "one request was started alone";
+  EXPECT_EQ(stats.joined_batches, 0);
   EXPECT_EQ(stats.prompt_tokens, 5);
   EXPECT_EQ(stats.generated_tokens, 7);
   EXPECT_EQ(stats.finished, 1);
@@ -81,6 +89,7 @@ TEST(Scheduler, NewRequestGetsItsFirstTokenWithinTwoStepsWhileOthersDecode) {
   fixture.engine.wait_until_held();
   EXPECT_TRUE(fixture.eventually([&late] { return late.poll() || !late.tokens.empty(); }));
   EXPECT_EQ(late.tokens.size(), 1U);
+  EXPECT_GE(fixture.scheduler.stats().joined_batches, 1);
   fixture.engine.resume();
   for (TestClient& client : running) client.wait_for_end();
   late.wait_for_end();

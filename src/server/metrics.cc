@@ -4,9 +4,13 @@
 #include <prometheus/counter.h>
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
+#include <prometheus/summary.h>
 #include <prometheus/text_serializer.h>
 
+#include <array>
 #include <cmath>
+#include <limits>
+#include <utility>
 #include <vector>
 
 #include "server/json.h"
@@ -16,16 +20,11 @@ namespace shoal {
 namespace {
 
 using Boundaries = prometheus::Histogram::BucketBoundaries;
+using Quantiles = prometheus::Summary::Quantiles;
 using prometheus::MetricFamily;
 using prometheus::MetricType;
 
-// LoRAX's: 1.5e-4 x 1.5^i seconds, 35 of them.
-Boundaries duration_boundaries() {
-  Boundaries boundaries;
-  double seconds = 1.5e-4;
-  for (int i = 0; i < 35; ++i, seconds *= 1.5) boundaries.push_back(seconds);
-  return boundaries;
-}
+Boundaries duration_boundaries() { return {kDurationBounds.begin(), kDurationBounds.end()}; }
 
 Boundaries hundred_steps(std::int64_t limit) {
   Boundaries boundaries;
@@ -50,14 +49,59 @@ MetricFamily family(const char* name, MetricType type, double value) {
   return result;
 }
 
-MetricFamily by_method(const char* name, double prefill, double decode) {
-  MetricFamily result = family(name, MetricType::Counter, prefill);
-  result.metric[0].label = {{"method", "prefill"}};
+prometheus::ClientMetric labelled_count(const char* label, const char* value, std::int64_t count) {
   prometheus::ClientMetric metric;
-  metric.label = {{"method", "decode"}};
-  metric.counter.value = decode;
-  result.metric.push_back(std::move(metric));
-  return result;
+  metric.label = {{label, value}};
+  metric.counter.value = static_cast<double>(count);
+  return metric;
+}
+
+MetricFamily by_method(const char* name, std::int64_t prefill, std::int64_t decode) {
+  return {.name = name,
+          .help = "",
+          .type = MetricType::Counter,
+          .metric = {labelled_count("method", "prefill", prefill), labelled_count("method", "decode", decode)}};
+}
+
+template <std::size_t kNumBounds>
+prometheus::ClientMetric histogram(const Distribution<kNumBounds>& values,
+                                   const std::array<double, kNumBounds>& bounds) {
+  prometheus::ClientMetric metric;
+  std::uint64_t cumulative = 0;
+  for (std::size_t i = 0; i < values.counts.size(); ++i) {
+    cumulative += static_cast<std::uint64_t>(values.counts[i]);
+    const double bound = i < kNumBounds ? bounds[i] : std::numeric_limits<double>::infinity();
+    metric.histogram.bucket.push_back({.cumulative_count = cumulative, .upper_bound = bound});
+  }
+  metric.histogram.sample_count = cumulative;
+  metric.histogram.sample_sum = values.sum;
+  return metric;
+}
+
+// How the steps of the engine went.
+void append_steps(std::vector<MetricFamily>& families, const SchedulerStats& stats) {
+  const StepStats& prefill = stats.prefill;
+  const StepStats& decode = stats.decode;
+  families.push_back(
+      by_method("lorax_batch_inference_count", prefill.succeeded + prefill.failed, decode.succeeded + decode.failed));
+  families.push_back(by_method("lorax_batch_inference_success", prefill.succeeded, decode.succeeded));
+  families.push_back(by_method("lorax_batch_inference_failure", prefill.failed, decode.failed));
+  MetricFamily durations{
+      .name = "lorax_batch_inference_duration", .help = "", .type = MetricType::Histogram, .metric = {}};
+  for (const auto& [method, steps] : {std::pair("prefill", &prefill), std::pair("decode", &decode)}) {
+    durations.metric.push_back(histogram(steps->seconds, kDurationBounds));
+    durations.metric.back().label = {{"method", method}};
+  }
+  families.push_back(std::move(durations));
+  families.push_back({.name = "lorax_batch_next_size",
+                      .help = "",
+                      .type = MetricType::Histogram,
+                      .metric = {histogram(stats.next_size, kBatchSizeBounds)}});
+  // New requests never wait for a batch to end: of LoRAX's reasons, chunked prefill alone is there.
+  families.push_back({.name = "lorax_batch_concat",
+                      .help = "",
+                      .type = MetricType::Counter,
+                      .metric = {labelled_count("reason", "chunking", stats.joined_batches)}});
 }
 
 // What the scheduler counts already is read when somebody asks.
@@ -69,12 +113,10 @@ void append_scheduler(std::vector<MetricFamily>& families, const SchedulerStats&
   const auto counter = [&](const char* name, std::int64_t value) {
     families.push_back(family(name, MetricType::Counter, static_cast<double>(value)));
   };
-  const auto decode = static_cast<double>(stats.decode_steps);
-  const double prefill = static_cast<double>(stats.steps) - decode;
   gauge("lorax_queue_length", stats.queued);
   gauge("lorax_batch_current_size", stats.batch_size);
   gauge("lorax_batch_current_max_tokens", stats.used_blocks * 16);
-  families.push_back(by_method("lorax_batch_inference_count", prefill, decode));
+  append_steps(families, stats);
   gauge("shoal_queued", stats.queued);
   gauge("shoal_running", stats.running);
   gauge("shoal_used_blocks", stats.used_blocks);
@@ -142,6 +184,8 @@ struct Metrics::Series {
         time_per_token(add_histogram(registry, "lorax_request_mean_time_per_token_duration", durations)),
         generated(add_histogram(registry, "lorax_request_generated_tokens", hundred_steps(max_total_tokens))),
         input_length(add_histogram(registry, "lorax_request_input_length", hundred_steps(max_input_length))),
+        skipped(
+            prometheus::BuildSummary().Name("lorax_request_skipped_tokens").Register(registry).Add({}, Quantiles())),
         max_new(add_histogram(registry, "lorax_request_max_new_tokens", hundred_steps(max_total_tokens))),
         first_token(add_histogram(registry, "shoal_time_to_first_token_seconds", durations)),
         inter_token(add_histogram(registry, "shoal_inter_token_seconds", durations)) {}
@@ -164,6 +208,7 @@ struct Metrics::Series {
   prometheus::Histogram& time_per_token;
   prometheus::Histogram& generated;
   prometheus::Histogram& input_length;
+  prometheus::Summary& skipped;
   prometheus::Histogram& max_new;
   prometheus::Histogram& first_token;
   prometheus::Histogram& inter_token;
@@ -199,6 +244,7 @@ void Metrics::count_success(const RequestReport& report) {
     series_->time_per_token.Observe(report.inference_s / static_cast<double>(report.generated_tokens));
   }
   series_->generated.Observe(static_cast<double>(report.generated_tokens));
+  series_->skipped.Observe(0);  // each step yields one token of an answer: nothing is guessed ahead
 }
 
 std::string Metrics::text(const SchedulerStats& stats, std::optional<std::int64_t> adapters) const {
@@ -211,8 +257,11 @@ std::string Metrics::json(const SchedulerStats& stats, std::optional<std::int64_
     OutputJson data = OutputJson::array();
     for (const prometheus::ClientMetric& metric : metrics.metric) {
       if (metrics.type == MetricType::Histogram) {
-        data.push_back(point("sum", metric.histogram.sample_sum));
-        data.push_back(point("count", static_cast<double>(metric.histogram.sample_count)));
+        data.push_back(point(labelled("sum", metric), metric.histogram.sample_sum));
+        data.push_back(point(labelled("count", metric), static_cast<double>(metric.histogram.sample_count)));
+      } else if (metrics.type == MetricType::Summary) {
+        data.push_back(point("sum", metric.summary.sample_sum));
+        data.push_back(point("count", static_cast<double>(metric.summary.sample_count)));
       } else {
         const bool is_counter = metrics.type == MetricType::Counter;
         data.push_back(point(metric.label.empty() ? std::string() : labelled(metrics.name, metric),

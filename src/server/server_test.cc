@@ -190,13 +190,29 @@ TEST(Server, CountsRequestsUnderLoraxNames) {
   ASSERT_TRUE(service.comes_to_rest());
   const RawResponse text = get(service.port(), "/metrics");
   EXPECT_TRUE(text.headers.at("content-type").starts_with("text/plain"));
-  for (const char* line :
-       {"\nlorax_request_count 2\n", "\nlorax_request_success 1\n", "\nlorax_request_failure{err=\"validation\"} 1\n",
-        "# TYPE lorax_request_duration histogram\n", "lorax_request_duration_count 1\n",
-        "lorax_request_generated_tokens_sum 2\n", "lorax_queue_length 0\n",
-        "lorax_batch_inference_count{method=\"decode\"} 1\n", "\nshoal_used_blocks 0\n", "\nshoal_adapters_loaded 3\n",
-        "\nshoal_decode_steps 1\n", "shoal_time_to_first_token_seconds_count 1\n",
-        "shoal_inter_token_seconds_count 1\n"}) {
+  for (const char* line : {"\nlorax_request_count 2\n",
+                           "\nlorax_request_success 1\n",
+                           "\nlorax_request_failure{err=\"validation\"} 1\n",
+                           "# TYPE lorax_request_duration histogram\n",
+                           "lorax_request_duration_count 1\n",
+                           "lorax_request_generated_tokens_sum 2\n",
+                           "lorax_queue_length 0\n",
+                           "lorax_batch_inference_count{method=\"decode\"} 1\n",
+                           "lorax_batch_inference_success{method=\"prefill\"} 1\n",
+                           "lorax_batch_inference_failure{method=\"decode\"} 0\n",
+                           "lorax_batch_inference_duration_count{method=\"prefill\"} 1\n",
+                           "lorax_batch_inference_duration_bucket{method=\"decode\",le=\"+Inf\"} 1\n",
+                           "\nlorax_batch_next_size_bucket{le=\"1\"} 1\n",
+                           "\nlorax_batch_next_size_sum 1\n",
+                           "\nlorax_batch_concat{reason=\"chunking\"} 0\n",
+                           "# TYPE lorax_request_skipped_tokens summary\n",
+                           "\nlorax_request_skipped_tokens_sum 0\n",
+                           "\nlorax_request_skipped_tokens_count 1\n",
+                           "\nshoal_used_blocks 0\n",
+                           "\nshoal_adapters_loaded 3\n",
+                           "\nshoal_decode_steps 1\n",
+                           "shoal_time_to_first_token_seconds_count 1\n",
+                           "shoal_inter_token_seconds_count 1\n"}) {
     EXPECT_NE(("\n" + text.body).find(line), std::string::npos) << line;
   }
   for (const RawResponse& response :
@@ -205,6 +221,8 @@ TEST(Server, CountsRequestsUnderLoraxNames) {
     EXPECT_EQ(json["lorax_request_count"]["type"], "counter");
     EXPECT_EQ(json["lorax_request_count"]["data"][0]["value"], 2);
     EXPECT_EQ(json["lorax_request_duration"]["data"][1], json_of(R"({"key":"count","value":1})"));
+    EXPECT_EQ(json["lorax_batch_inference_duration"]["data"][1]["key"], R"(count{method="prefill"})");
+    EXPECT_EQ(json["lorax_request_skipped_tokens"]["type"], "summary");
   }
 }
 
