@@ -14,5 +14,7 @@ struct MachineRates {
 
 // Each rate is the best of a few runs.
 MachineRates probe_machine(int num_threads);
+// The GPU's: a plain wide read of 4 GiB, cuBLAS' product at 8192^3. StartError in a build without CUDA.
+MachineRates probe_gpu();
 
 }  // namespace shoal

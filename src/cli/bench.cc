@@ -27,6 +27,7 @@ struct BenchOptions {
   std::int64_t context = 512;
   std::int64_t prompt_len = 2048;
   std::int64_t new_tokens = 16;
+  std::int64_t prompts = 1;
   std::int64_t chunk = 512;
   std::int64_t repeat = 5;
   std::int64_t adapters = 0;
@@ -76,7 +77,7 @@ class BenchRun {
   Timing time_prefill() {
     std::vector<double> samples;
     for (std::int64_t run = 0; run <= options_.repeat; ++run) {
-      const double seconds = prefill(options_.prompt_len);
+      const double seconds = prefill(options_.prompt_len, options_.prompts);
       if (run > 0) samples.push_back(seconds);
     }
     return summarize(std::move(samples));
@@ -100,28 +101,36 @@ class BenchRun {
  private:
   std::int64_t blocks_per_sequence() const { return blocks_for_tokens(options_.context + 1); }
 
-  double prefill(std::int64_t tokens) {
+  double prefill(std::int64_t tokens, std::int64_t prompts) {
     const auto start = std::chrono::steady_clock::now();
     for (std::int64_t done = 0; done < tokens; done += options_.chunk) {
       const std::int64_t piece = std::min(options_.chunk, tokens - done);
       plan_.clear();
-      plan_.sequences.push_back({.query_length = static_cast<std::int32_t>(piece),
-                                 .cached_length = static_cast<std::int32_t>(done),
-                                 .num_blocks = static_cast<std::int32_t>(blocks_for_tokens(done + piece)),
-                                 .adapter = adapters_.empty() ? -1 : adapters_[0],
-                                 .logit_rows = done + piece == tokens ? 1 : 0});
-      for (std::int64_t i = 0; i < piece; ++i) plan_.input_ids.push_back((done + i) * 31 % engine_.info().vocab_size);
-      for (std::int64_t i = 0; i < blocks_for_tokens(done + piece); ++i) {
-        plan_.block_ids.push_back(static_cast<std::int32_t>(i));
-      }
+      for (std::int64_t prompt = 0; prompt < prompts; ++prompt) add_piece(prompt, done, piece, tokens);
       engine_.step(plan_);
     }
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
 
+  // Tokens [done, done + piece) of a prompt that lies in blocks of its own.
+  void add_piece(std::int64_t prompt, std::int64_t done, std::int64_t piece, std::int64_t tokens) {
+    const std::int64_t num_blocks = blocks_for_tokens(done + piece);
+    plan_.sequences.push_back({.input_begin = std::ssize(plan_.input_ids),
+                               .query_length = static_cast<std::int32_t>(piece),
+                               .cached_length = static_cast<std::int32_t>(done),
+                               .block_begin = std::ssize(plan_.block_ids),
+                               .num_blocks = static_cast<std::int32_t>(num_blocks),
+                               .adapter = adapters_.empty() ? -1 : adapters_[0],
+                               .logit_rows = done + piece == tokens ? 1 : 0});
+    for (std::int64_t i = 0; i < piece; ++i) plan_.input_ids.push_back((done + i) * 31 % engine_.info().vocab_size);
+    for (std::int64_t i = 0; i < num_blocks; ++i) {
+      plan_.block_ids.push_back(static_cast<std::int32_t>(prompt * blocks_for_tokens(tokens) + i));
+    }
+  }
+
   // One real context, copied for every other sequence: reading it costs what reading different ones costs.
   void fill_context(std::int64_t batch) {
-    prefill(options_.context);
+    prefill(options_.context, 1);
     plan_.clear();
     for (std::int64_t i = 1; i < batch; ++i) {
       for (std::int64_t block = 0; block < blocks_per_sequence(); ++block) {
@@ -185,15 +194,18 @@ nlohmann::json decode_json(BenchRun& run, const BenchOptions& options, const Mac
 
 nlohmann::json prefill_json(BenchRun& run, const BenchOptions& options, const MachineRates& rates) {
   const Timing timing = run.time_prefill();
-  const double gflop_s = run.prefill_flop(options.prompt_len) / timing.median / 1e9;
+  const double gflop_s =
+      static_cast<double>(options.prompts) * run.prefill_flop(options.prompt_len) / timing.median / 1e9;
   const double share = rates.matrix_gflop_s > 0 ? gflop_s / rates.matrix_gflop_s : 0.0;
   fmt::print(
       "prefill {:>6}     {:>9.2f} ms  ({:.2f} - {:.2f})  {:>8.1f} tokens/s  {:>6.1f} GFLOP/s  {:>5.1f} % of {}\n",
       options.prompt_len, timing.median * 1e3, timing.fastest * 1e3, timing.slowest * 1e3,
-      static_cast<double>(options.prompt_len) / timing.median, gflop_s, 100 * share, rates.matrix_dtype);
+      static_cast<double>(options.prompts * options.prompt_len) / timing.median, gflop_s, 100 * share,
+      rates.matrix_dtype);
   nlohmann::json json = timing_json(timing);
   json.update({{"prompt_len", options.prompt_len},
-               {"tokens_per_s", static_cast<double>(options.prompt_len) / timing.median},
+               {"prompts", options.prompts},
+               {"tokens_per_s", static_cast<double>(options.prompts * options.prompt_len) / timing.median},
                {"gflop_per_s", gflop_s},
                {"share_of_matrix_rate", share}});
   return json;
@@ -209,10 +221,11 @@ EngineOptions sizes_for(const BenchOptions& options, const std::vector<std::int6
   check_positions("--context", options.context + 1, model);
   EngineOptions sizes;
   sizes.min_served_positions = std::max(options.prompt_len, options.context + 1);
-  sizes.min_cache_tokens =
-      std::max(blocks_for_tokens(options.prompt_len), *largest * blocks_for_tokens(options.context + 1)) * kBlockSize;
-  sizes.max_step_tokens = options.chunk;
-  sizes.max_sequences = *largest;
+  sizes.min_cache_tokens = std::max(options.prompts * blocks_for_tokens(options.prompt_len),
+                                    *largest * blocks_for_tokens(options.context + 1)) *
+                           kBlockSize;
+  sizes.max_step_tokens = std::max(options.prompts * options.chunk, *largest);
+  sizes.max_sequences = std::max(options.prompts, *largest);
   sizes.adapters.budget_bytes = std::int64_t{1} << 40;
   return sizes;
 }
@@ -229,6 +242,11 @@ std::ofstream open_json(const std::string& path) {
 // Minutes pass between lines of figures; stdout is for these alone.
 void say(const std::string& text) { fmt::print(stderr, "{}\n", text); }
 
+MachineRates probe(const ModelOptions& model) {
+  if (takes_cuda(model.device)) return probe_gpu();
+  return probe_machine(model.threads > 0 ? model.threads : static_cast<int>(std::thread::hardware_concurrency()));
+}
+
 int run_bench(BenchOptions& options) {
   init_logging(options.model.log_level, LogFormat::kText);
   if (!options.config.empty()) options.model.model_id = options.config;
@@ -237,8 +255,7 @@ int run_bench(BenchOptions& options) {
   const EngineOptions sizes = sizes_for(options, batches, model);
   std::ofstream json_file = open_json(options.json_path);
   say("probing how fast this machine reads memory and multiplies matrices");
-  const MachineRates rates = probe_machine(
-      options.model.threads > 0 ? options.model.threads : static_cast<int>(std::thread::hardware_concurrency()));
+  const MachineRates rates = probe(options.model);
   fmt::print("machine: read {:.1f} GB/s, {} product {:.1f} GFLOP/s\n", rates.read_gb_s, rates.matrix_dtype,
              rates.matrix_gflop_s);
   PathSource source(options.model.adapter_dir);
@@ -290,6 +307,9 @@ Command add_bench_command(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--prompt-len", options->prompt_len, "tokens of the prefill; 0 leaves it out")
       ->check(at_least(0))
+      ->capture_default_str();
+  command->add_option("--prompts", options->prompts, "prompts that a prefill step holds at once")
+      ->check(at_least(1))
       ->capture_default_str();
   command->add_option("--new-tokens", options->new_tokens, "decode steps of one repeat")
       ->check(at_least(1))

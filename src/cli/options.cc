@@ -34,7 +34,8 @@ void ModelOptions::add_to(CLI::App& command) {
   command.add_option("--load-format", load_format, "auto, or dummy for random weights from the config alone")
       ->check(CLI::IsMember({"auto", "dummy"}))
       ->capture_default_str();
-  command.add_option("--device", device, "cpu, or cuda where it is built (default: cuda where it is built and present)")
+  command
+      .add_option("--device", device, "cpu, or cuda where it is built (default: cuda where it is built and present)")
       ->check(CLI::IsMember({"cpu", "cuda"}));
   command.add_option("--dtype", dtype, "float32, bfloat16 or float16 (default: the checkpoint's)")
       ->check(CLI::IsMember({"float32", "bfloat16", "float16"}))
@@ -43,7 +44,8 @@ void ModelOptions::add_to(CLI::App& command) {
       ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16"}))
       ->capture_default_str();
   command.add_option("--kv-cache-memory", kv_cache_memory,
-                     "bytes, or with MiB or GiB (default: the smaller of 2GiB and a quarter of free memory)");
+                     "bytes, or with MiB or GiB (default: what a GPU has left; on a CPU the smaller of 2GiB and a "
+                     "quarter of free memory)");
   command.add_option("--adapter-dir", adapter_dir, "folder under which local adapters lie")->envname("ADAPTER_DIR");
   command.add_option("--threads", threads, "compute threads (default: all processors)")->check(CLI::Range(0, 1024));
   command.add_option("--log-level", log_level, "trace, debug, info, warn, error or off")

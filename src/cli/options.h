@@ -13,8 +13,8 @@ namespace shoal {
 struct ModelOptions {
   std::string model_id;
   std::string load_format = "auto";  // auto | dummy
-  std::string device;  // cpu | cuda; empty: cuda where it is built and present
-  std::string dtype;  // empty: the checkpoint's
+  std::string device;                // cpu | cuda; empty: cuda where it is built and present
+  std::string dtype;                 // empty: the checkpoint's
   std::string kv_cache_dtype = "auto";
   std::string kv_cache_memory;  // "512MiB"; empty: a modest share of free memory
   std::string adapter_dir;

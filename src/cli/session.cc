@@ -61,9 +61,13 @@ CpuIsa isa_from_environment() {
   throw UsageError(fmt::format("SHOAL_ISA is {}, this processor has {}", forced, fmt::join(names, ", ")));
 }
 
+bool takes_cuda(const std::string& device) {
+  if (!device.empty()) return device == "cuda";
+  return std::getenv("SHOAL_ISA") == nullptr && cuda_is_present();
+}
+
 std::unique_ptr<Backend> make_backend(const std::string& device, ThreadPool& pool) {
-  const bool forced_cpu = std::getenv("SHOAL_ISA") != nullptr;
-  if (device == "cuda" || (device.empty() && !forced_cpu && cuda_is_present())) return make_cuda_backend();
+  if (takes_cuda(device)) return make_cuda_backend();
   return make_cpu_backend(isa_from_environment(), pool);
 }
 

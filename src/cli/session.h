@@ -52,7 +52,9 @@ class Session {
 // one.
 CpuIsa isa_from_environment();
 
-// The backend of `--device`: empty takes CUDA where it is built and a GPU is there, unless SHOAL_ISA names CPU kernels.
+// Whether `--device` means CUDA: empty does where it is built and a GPU is there, unless SHOAL_ISA names CPU kernels.
+bool takes_cuda(const std::string& device);
+// The backend of `--device`.
 // StartError when CUDA is asked for and cannot be had. `pool` outlives it.
 std::unique_ptr<Backend> make_backend(const std::string& device, ThreadPool& pool);
 

@@ -19,6 +19,7 @@ Tensor Arena::take(DType dtype, std::initializer_list<std::int64_t> shape) {
   }
   if (chunk_ == chunks_.size()) {
     chunks_.emplace_back(allocator_, std::max({num_bytes, kSmallestChunk, capacity_bytes() / 2}));
+    ++generation_;
     offset_bytes_ = 0;
   }
   const Tensor taken = chunks_[chunk_].view(dtype, shape, offset_bytes_);
@@ -31,6 +32,7 @@ void Arena::reset() {
     const std::int64_t total_bytes = capacity_bytes();
     chunks_.clear();
     chunks_.emplace_back(allocator_, total_bytes);
+    ++generation_;
   }
   chunk_ = 0;
   offset_bytes_ = 0;

@@ -20,6 +20,8 @@ class Arena {
   void reset();
 
   std::int64_t capacity_bytes() const;
+  // Grows whenever memory is taken or given back: what an earlier value saw may lie elsewhere now.
+  std::int64_t generation() const { return generation_; }
 
   // Gives back what was taken since it was made, for scratch inside a layer.
   class Scope {
@@ -41,6 +43,7 @@ class Arena {
  private:
   Allocator allocator_;
   std::vector<Buffer> chunks_;
+  std::int64_t generation_ = 0;
   std::size_t chunk_ = 0;          // the chunk in use
   std::int64_t offset_bytes_ = 0;  // first free byte of that chunk
 };

@@ -13,4 +13,9 @@ struct Stream {
   void* handle = nullptr;
 };
 
+// Work captured from a stream, to be queued again at the cost of one launch. Made and released by the backend.
+struct Graph {
+  void* handle = nullptr;
+};
+
 }  // namespace shoal

@@ -62,6 +62,7 @@ ModelEngine::ModelEngine(const EngineOptions& options, const Backend& backend, A
   inputs_ = std::make_unique<StepInputs>(backend, info_.max_step_tokens, info_.max_sequences,
                                          std::min(info_.num_blocks, blocks_for_tokens(info_.max_positions)));
   info_.vocab_size = vocab_limit;
+  if (backend.has_graphs()) graphs_ = std::make_unique<GraphCache>(backend);
 }
 
 ModelEngine::~ModelEngine() = default;
@@ -104,6 +105,13 @@ void ModelEngine::load(const EngineOptions& options, const ConfigReader& config)
            .max_sequences = options.max_sequences};
 }
 
+// Nearly all that is free on a device, but for its adapters, its scratch and its graphs; a modest part of a host.
+std::int64_t ModelEngine::default_cache_bytes(const EngineOptions& options) const {
+  const std::int64_t free_bytes = backend_.free_memory_bytes();
+  if (free_bytes == 0) return modest_cache_bytes();
+  return free_bytes * 9 / 10 - std::min(options.adapters.budget_bytes, free_bytes / 4);
+}
+
 void ModelEngine::make_cache(const EngineOptions& options) {
   const KvCacheShape shape{.num_layers = model_info_.num_layers,
                            .kv_heads = model_info_.kv_heads,
@@ -111,7 +119,7 @@ void ModelEngine::make_cache(const EngineOptions& options) {
                            .dtype = options.kv_cache_dtype.value_or(dtype_)};
   const std::int64_t needed_bytes = options.min_cache_tokens / kBlockSize * KvCache::bytes_per_block(shape);
   const std::int64_t cache_bytes =
-      options.kv_cache_bytes > 0 ? options.kv_cache_bytes : std::max(modest_cache_bytes(), needed_bytes);
+      options.kv_cache_bytes > 0 ? options.kv_cache_bytes : std::max(default_cache_bytes(options), needed_bytes);
   info_.num_blocks = cache_bytes / KvCache::bytes_per_block(shape);
   if (info_.num_blocks < 1) {
     throw StartError(fmt::format("a cache of {} bytes holds no block: one takes {} bytes; raise --kv-cache-memory",
@@ -133,13 +141,40 @@ const StepResult& ModelEngine::step(const StepPlan& plan) {
   arena_.reset();
   Context ctx{.backend = backend_, .arena = arena_, .stream = backend_.main_stream()};
   start_counts(ctx, plan);
-  const ForwardOutput out = model_->forward(ctx, inputs_->forward_input(ctx.stream, layer_caches_));
+  const ForwardInput in = inputs_->forward_input(ctx.stream, layer_caches_);
   if (plan.return_logits) {
-    return_logits(ctx, out.logits);
-  } else {
-    sample(ctx, plan, out.logits);
+    return_logits(ctx, model_->forward(ctx, in).logits);
+    return result_;
   }
+  list_sample_rows(plan);
+  sampler_->prepare(ctx.stream, sample_rows_);
+  const auto run = [&] {
+    const ForwardOutput out = model_->forward(ctx, in);
+    if (!sample_rows_.empty()) sampler_->sample(ctx, out.logits);
+  };
+  const bool all_decode = !in.cu_seqlen_prefill.defined();
+  if (graphs_ && all_decode) {
+    graphs_->run(ctx.stream, graph_key(in), run);
+  } else {
+    run();
+  }
+  if (!sample_rows_.empty()) collect_samples(ctx.stream);
   return result_;
+}
+
+GraphKey ModelEngine::graph_key(const ForwardInput& in) const {
+  constexpr std::int64_t kGroupStep = 8;  // tokens of an adapter that one block of a kernel takes
+  const LoraBatch& lora = in.adapter_data.tokens;
+  std::int64_t largest_group = 0;
+  for (const LoraGroup& group : lora.groups) largest_group = std::max(largest_group, group.token_count);
+  return {.sequences = in.seqlen.num_sequences(),
+          .logit_rows = in.lm_head_indices.dim(0),
+          .table_width = in.block_tables.dim(1),
+          .groups = lora.group_refs.defined() ? lora.group_refs.dim(0) : 0,
+          .largest_group = (largest_group + kGroupStep - 1) / kGroupStep,
+          .max_rank = lora.max_rank,
+          .counts = sampler_->has_counts(),
+          .arena_generation = arena_.generation()};
 }
 
 void ModelEngine::edit_cache(const StepPlan& plan) {
@@ -175,7 +210,7 @@ void ModelEngine::return_logits(Context& ctx, const Tensor& logits) {
   backend_.synchronize(ctx.stream);
 }
 
-void ModelEngine::sample(Context& ctx, const StepPlan& plan, const Tensor& logits) {
+void ModelEngine::list_sample_rows(const StepPlan& plan) {
   sample_rows_.clear();
   for (std::size_t i = 0; i < plan.sequences.size(); ++i) {
     const PlanSequence& sequence = plan.sequences[i];
@@ -187,8 +222,10 @@ void ModelEngine::sample(Context& ctx, const StepPlan& plan, const Tensor& logit
       result_.samples.push_back({.sequence = static_cast<std::int32_t>(i)});
     }
   }
-  if (sample_rows_.empty()) return;
-  sampler_->sample(ctx, logits, sample_rows_);
+}
+
+void ModelEngine::collect_samples(Stream stream) {
+  sampler_->collect(stream);
   for (std::size_t row = 0; row < sample_rows_.size(); ++row) {
     result_.samples[row].token = sampler_->tokens()[row];
     result_.samples[row].logprob = sampler_->logprobs()[row];

@@ -10,6 +10,7 @@
 #include "cache/kv_cache.h"
 #include "engine/adapter_store.h"
 #include "engine/engine.h"
+#include "engine/graph_cache.h"
 #include "engine/step_inputs.h"
 #include "models/causal_lm.h"
 #include "sampling/sampler.h"
@@ -24,9 +25,10 @@ enum class LoadFormat : std::uint8_t {
 struct EngineOptions {
   std::string model_path;  // folder; with kDummy a config.json or a folder that holds one
   LoadFormat load_format = LoadFormat::kCheckpoint;
-  std::optional<DType> dtype;             // of the weights in memory; default: the checkpoint's
-  std::optional<DType> kv_cache_dtype;    // default: the weights'
-  std::int64_t kv_cache_bytes = 0;        // 0: the smaller of 2 GiB and a quarter of free memory
+  std::optional<DType> dtype;           // of the weights in memory; default: the checkpoint's
+  std::optional<DType> kv_cache_dtype;  // default: the weights'
+  std::int64_t kv_cache_bytes =
+      0;  // 0: nearly all of a GPU, the smaller of 2 GiB and a quarter of free memory of a host
   std::int64_t served_positions = 0;      // longest sequence; 0: the config's
   std::int64_t min_served_positions = 0;  // raises the config's length where given tokens are longer
   std::int64_t min_cache_tokens = 0;      // raises the default size of the cache
@@ -58,10 +60,13 @@ class ModelEngine final : public Engine {
  private:
   void load(const EngineOptions& options, const ConfigReader& config);
   void make_cache(const EngineOptions& options);
+  std::int64_t default_cache_bytes(const EngineOptions& options) const;
   void edit_cache(const StepPlan& plan);
   void start_counts(Context& ctx, const StepPlan& plan);
   void return_logits(Context& ctx, const Tensor& logits);
-  void sample(Context& ctx, const StepPlan& plan, const Tensor& logits);
+  GraphKey graph_key(const ForwardInput& in) const;
+  void list_sample_rows(const StepPlan& plan);
+  void collect_samples(Stream stream);
 
   const Backend& backend_;
   std::unique_ptr<Communicator> communicator_;
@@ -77,7 +82,8 @@ class ModelEngine final : public Engine {
   std::unique_ptr<Sampler> sampler_;
   Arena arena_;
   std::unique_ptr<StepInputs> inputs_;
-  Buffer host_logits_;  // of a step that returns logits, where the device is not the host
+  Buffer host_logits_;                  // of a step that returns logits, where the device is not the host
+  std::unique_ptr<GraphCache> graphs_;  // null where the backend has none
   std::vector<SampleRow> sample_rows_;
   StepResult result_;
 };

@@ -1,6 +1,7 @@
 #include "engine/step_inputs.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace shoal {
 namespace {
@@ -8,7 +9,8 @@ namespace {
 // Of all arrays of a step, each rounded up to the alignment of Staging.
 std::int64_t staging_bytes(std::int64_t tokens, std::int64_t sequences, std::int64_t block_entries) {
   constexpr std::int64_t kArrays = 13;
-  const std::int64_t group_bytes = 2 * tokens * static_cast<std::int64_t>(sizeof(LoraGroupRef) + sizeof(std::int32_t));
+  const std::int64_t group_bytes =
+      2 * tokens * static_cast<std::int64_t>(2 * sizeof(LoraGroupRef) + sizeof(std::int32_t));
   return tokens * 28 + 4 * (sequences + 1) * 4 + block_entries * 4 + group_bytes + kArrays * Staging::kAlignment;
 }
 
@@ -18,6 +20,7 @@ StepInputs::StepInputs(const Backend& backend, std::int64_t max_tokens, std::int
                        std::int64_t max_blocks_each)
     : max_tokens_(static_cast<std::size_t>(max_tokens)),
       max_sequences_(static_cast<std::size_t>(max_sequences)),
+      max_blocks_each_(max_blocks_each),
       max_block_entries_(static_cast<std::size_t>(max_sequences * max_blocks_each)),
       staging_(backend, staging_bytes(max_tokens, max_sequences, max_sequences * max_blocks_each)) {
   for (std::vector<std::int64_t>* values : {&input_ids_, &slots_, &lm_head_indices_}) values->reserve(max_tokens_);
@@ -95,6 +98,9 @@ void StepInputs::add_sequence(const StepPlan& plan, const PlanSequence& sequence
 }
 
 void StepInputs::build_block_tables(const StepPlan& plan) {
+  // A power of two: captured graphs fit while sequences grow.
+  max_blocks_ = std::min<std::int64_t>(
+      static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(max_blocks_))), max_blocks_each_);
   block_tables_.assign(plan.sequences.size() * static_cast<std::size_t>(max_blocks_), -1);
   std::int32_t* row = block_tables_.data();
   for (const PlanSequence& sequence : plan.sequences) {

@@ -30,7 +30,9 @@ class StepInputs {
   void add_sequence(const StepPlan& plan, const PlanSequence& sequence, std::span<const std::int64_t> previous_samples);
   void build_block_tables(const StepPlan& plan);
 
-  std::size_t max_tokens_, max_sequences_, max_block_entries_;
+  std::size_t max_tokens_, max_sequences_;
+  std::int64_t max_blocks_each_;
+  std::size_t max_block_entries_;
   Staging staging_;
   // Host arrays; on the CPU the device reads the same memory.
   std::vector<std::int64_t> input_ids_, slots_, lm_head_indices_;

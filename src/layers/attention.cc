@@ -16,24 +16,28 @@ Attention::Attention(Linear qkv, Linear dense, const AttentionOptions& options, 
 
 void Attention::forward_add(Context& ctx, const ForwardInput& in, const Tensor& x, const Tensor& residual) const {
   const Arena::Scope scope(ctx.arena);
-  dense_.forward_add(ctx, attend(ctx, in, x), in.adapter_data, residual);
+  dense_.forward_add(ctx, attend_to(ctx, in, x), in.adapter_data, residual);
 }
 
 void Attention::forward_add_partial(Context& ctx, const ForwardInput& in, const Tensor& x,
                                     const Tensor& partial) const {
   const Arena::Scope scope(ctx.arena);
-  dense_.forward_add_partial(ctx, attend(ctx, in, x), in.adapter_data, partial);
+  dense_.forward_add_partial(ctx, attend_to(ctx, in, x), in.adapter_data, partial);
 }
 
-Tensor Attention::attend(Context& ctx, const ForwardInput& in, const Tensor& x) const {
-  const std::int64_t tokens = x.dim(0);
-  const std::int64_t query_width = options_.heads * options_.head_dim;
-  const std::int64_t key_width = options_.kv_heads * options_.head_dim;
+Tensor Attention::attend_to(Context& ctx, const ForwardInput& in, const Tensor& x) const {
   const Tensor qkv = qkv_.forward(ctx, x, in.adapter_data);
-  const Tensor query = qkv.columns(0, query_width).with_row_shape({options_.heads, options_.head_dim});
-  const Tensor key = qkv.columns(query_width, key_width).with_row_shape({options_.kv_heads, options_.head_dim});
+  const Tensor attended = ctx.arena.take(x.dtype(), {x.dim(0), query_width()});
+  attend(ctx, in, qkv, attended);
+  return attended;
+}
+
+void Attention::attend(Context& ctx, const ForwardInput& in, const Tensor& qkv, const Tensor& out) const {
+  const std::int64_t key_width = options_.kv_heads * options_.head_dim;
+  const Tensor query = qkv.columns(0, query_width()).with_row_shape({options_.heads, options_.head_dim});
+  const Tensor key = qkv.columns(query_width(), key_width).with_row_shape({options_.kv_heads, options_.head_dim});
   const Tensor value =
-      qkv.columns(query_width + key_width, key_width).with_row_shape({options_.kv_heads, options_.head_dim});
+      qkv.columns(query_width() + key_width, key_width).with_row_shape({options_.kv_heads, options_.head_dim});
   if (qk_norm_) {
     ops::head_layer_norm(ctx, qk_norm_->query_weight.values, qk_norm_->epsilon, query);
     ops::head_layer_norm(ctx, qk_norm_->key_weight.values, qk_norm_->epsilon, key);
@@ -45,7 +49,6 @@ Tensor Attention::attend(Context& ctx, const ForwardInput& in, const Tensor& x) 
   write_cache(ctx, in, key, value);
 
   const LayerCache& cache = in.kv_cache[static_cast<std::size_t>(options_.layer)];
-  const Tensor attended = ctx.arena.take(x.dtype(), {tokens, options_.heads, options_.head_dim});
   const AttentionInput attention{.query = query,
                                  .key_cache = cache.key,
                                  .value_cache = cache.value,
@@ -54,8 +57,7 @@ Tensor Attention::attend(Context& ctx, const ForwardInput& in, const Tensor& x) 
                                  .scale = 1.0F / std::sqrt(static_cast<float>(options_.head_dim)),
                                  .sliding_window = options_.sliding_window,
                                  .alibi_slopes = options_.alibi_slopes != nullptr ? *options_.alibi_slopes : Tensor()};
-  ops::attention(ctx, attention, attended);
-  return attended.with_row_shape({query_width});
+  ops::attention(ctx, attention, out.with_row_shape({options_.heads, options_.head_dim}));
 }
 
 void Attention::write_cache(Context& ctx, const ForwardInput& in, const Tensor& key, const Tensor& value) const {

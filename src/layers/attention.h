@@ -33,10 +33,18 @@ class Attention {
   void forward_add(Context& ctx, const ForwardInput& in, const Tensor& x, const Tensor& residual) const;
   // The same before the reduction over ranks, for layers that reduce once for several products.
   void forward_add_partial(Context& ctx, const ForwardInput& in, const Tensor& x, const Tensor& partial) const;
+  // What lies between the two products: qkv [tokens, (heads + 2 kv_heads) * head_dim], changed in place,
+  // out [tokens, heads * head_dim] activations.
+  void attend(Context& ctx, const ForwardInput& in, const Tensor& qkv, const Tensor& out) const;
+  std::int64_t query_width() const { return options_.heads * options_.head_dim; }
+
+  // The products, for a layer that merges them with others; what is left attends.
+  Linear take_qkv() { return std::move(qkv_); }
+  Linear take_dense() { return std::move(dense_); }
 
  private:
   // -> [tokens, heads * head_dim] activations, from the arena
-  Tensor attend(Context& ctx, const ForwardInput& in, const Tensor& x) const;
+  Tensor attend_to(Context& ctx, const ForwardInput& in, const Tensor& x) const;
   void write_cache(Context& ctx, const ForwardInput& in, const Tensor& key, const Tensor& value) const;
 
   Linear qkv_;

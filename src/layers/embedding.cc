@@ -11,7 +11,7 @@ Embedding::Embedding(LoadContext& load, const std::string& weight_name, std::int
 }
 
 Tensor Embedding::forward(Context& ctx, const Tensor& ids) const {
-  const Tensor hidden = ctx.arena.take(ctx.backend.activation_dtype(table_.dtype), {ids.dim(0), table_.cols});
+  const Tensor hidden = ctx.arena.take(DType::kFloat32, {ids.dim(0), table_.cols});
   ops::embedding(ctx, ids, table_, EmbeddingOutput::kOverwrite, hidden);
   return hidden;
 }

@@ -11,7 +11,8 @@ class Embedding {
   Embedding() = default;
   Embedding(LoadContext& load, const std::string& weight_name, std::int64_t rows, std::int64_t hidden);
 
-  // -> [tokens, hidden] activations, from the arena. ids i64 or i32 [tokens].
+  // -> [tokens, hidden] float32, from the arena: the residual stream keeps all of its bits whatever the weights are.
+  // ids i64 or i32 [tokens].
   Tensor forward(Context& ctx, const Tensor& ids) const;
   // hidden += table[ids]
   void forward_add(Context& ctx, const Tensor& ids, const Tensor& hidden) const;

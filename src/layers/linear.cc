@@ -20,18 +20,27 @@ Vector load_bias(LoadContext& load, const std::vector<LinearPart>& parts, std::i
   return Vector::from_host(load.backend, values, {out_features});
 }
 
+// The values on the host; `count` zeros where there are none.
+std::vector<float> host_values(const Backend& backend, const Vector& vector, std::int64_t count) {
+  std::vector<float> values(static_cast<std::size_t>(count), 0.0F);
+  if (vector.values.defined()) backend.copy_to_host(vector.values, Tensor(values.data(), DType::kFloat32, {count}));
+  return values;
+}
+
 }  // namespace
 
 Linear::Linear(LoadContext& load, std::vector<LinearPart> parts, std::int64_t in_features, LinearOptions options)
     : communicator_(&load.communicator), split_(options.split) {
   CHECK_EQ(load.communicator.size(), 1);
   std::int64_t out_features = 0;
+  std::vector<LoraPart>& lora_parts =
+      lora_inputs_.emplace_back(LoraInput{.begin = 0, .count = in_features, .parts = {}}).parts;
   for (const LinearPart& part : parts) {
     const std::int32_t target_id = load.lora_targets.add({.path = part.name,
                                                           .in_features = in_features,
                                                           .out_features = part.out_features,
                                                           .row_order = part.row_order});
-    lora_parts_.push_back({.target_id = target_id, .column_begin = out_features, .column_count = part.out_features});
+    lora_parts.push_back({.target_id = target_id, .column_begin = out_features, .column_count = part.out_features});
     out_features += part.out_features;
   }
   weight_ = load.backend.allocate_matrix(load.dtype, out_features, in_features);
@@ -41,14 +50,48 @@ Linear::Linear(LoadContext& load, std::vector<LinearPart> parts, std::int64_t in
                                 .cols = in_features,
                                 .orientation = options.orientation,
                                 .row_ranges = parts[i].row_order};
-    load_rows(load, weight_, lora_parts_[i].column_begin, request);
+    load_rows(load, weight_, lora_parts[i].column_begin, request);
   }
   if (options.bias == Bias::kPresent) bias_ = load_bias(load, parts, out_features);
 }
 
+void Linear::append_outputs(const Backend& backend, Linear other) {
+  CHECK(split_ == LinearSplit::kColumn && other.split_ == LinearSplit::kColumn);
+  CHECK_EQ(other.lora_inputs_.size(), 1U);
+  if (bias_.values.defined() || other.bias_.values.defined()) {
+    std::vector<float> bias = host_values(backend, bias_, weight_.rows);
+    const std::vector<float> more = host_values(backend, other.bias_, other.weight_.rows);
+    bias.insert(bias.end(), more.begin(), more.end());
+    bias_ = Vector::from_host(backend, bias, {std::ssize(bias)});
+  }
+  for (LoraPart part : other.lora_inputs_[0].parts) {
+    part.column_begin += weight_.rows;
+    lora_inputs_[0].parts.push_back(part);
+  }
+  weight_ = backend.concat_rows(weight_, other.weight_);
+}
+
+void Linear::append_inputs(const Backend& backend, Linear other) {
+  CHECK(split_ == LinearSplit::kRow && other.split_ == LinearSplit::kRow);
+  if (bias_.values.defined() || other.bias_.values.defined()) {
+    std::vector<float> bias = host_values(backend, bias_, weight_.rows);
+    const std::vector<float> more = host_values(backend, other.bias_, weight_.rows);
+    for (std::size_t i = 0; i < bias.size(); ++i) bias[i] += more[i];
+    bias_ = Vector::from_host(backend, bias, {std::ssize(bias)});
+  }
+  for (LoraInput input : other.lora_inputs_) {
+    input.begin += weight_.cols;
+    lora_inputs_.push_back(std::move(input));
+  }
+  weight_ = backend.concat_columns(weight_, other.weight_);
+}
+
 void Linear::apply(Context& ctx, const Tensor& x, const LoraBatch& lora, MatmulOutput mode, const Tensor& out) const {
   ops::matmul(ctx, x, weight_, bias_.values, mode, out);
-  if (!lora.empty()) ops::lora_add(ctx, x, lora, lora_parts_, out);
+  if (lora.empty()) return;
+  for (const LoraInput& input : lora_inputs_) {
+    ops::lora_add(ctx, x.columns(input.begin, input.count), lora, input.parts, out);
+  }
 }
 
 Tensor Linear::forward(Context& ctx, const Tensor& x, const AdapterBatchData& adapter_data) const {

@@ -45,15 +45,27 @@ class Linear {
   void forward_add_partial(Context& ctx, const Tensor& x, const AdapterBatchData& adapter_data,
                            const Tensor& partial) const;
 
+  // Both layers over one input: the outputs of `other` follow ours. For backends that merge matrices.
+  void append_outputs(const Backend& backend, Linear other);
+  // The sum of both over [our input | its input].
+  void append_inputs(const Backend& backend, Linear other);
+
   std::int64_t in_features() const { return weight_.cols; }
   std::int64_t out_features() const { return weight_.rows; }
 
  private:
   void apply(Context& ctx, const Tensor& x, const LoraBatch& lora, MatmulOutput mode, const Tensor& out) const;
 
-  Matrix weight_;                     // [out_features, in_features]
-  Vector bias_;                       // float32 [out_features] or none
-  std::vector<LoraPart> lora_parts_;  // by part
+  // Parts that read the same columns of x.
+  struct LoraInput {
+    std::int64_t begin = 0;
+    std::int64_t count = 0;
+    std::vector<LoraPart> parts;
+  };
+
+  Matrix weight_;                       // [out_features, in_features]
+  Vector bias_;                         // float32 [out_features] or none
+  std::vector<LoraInput> lora_inputs_;  // one, unless inputs were appended
   const Communicator* communicator_ = nullptr;
   LinearSplit split_ = LinearSplit::kColumn;
 };

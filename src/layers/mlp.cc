@@ -5,29 +5,37 @@
 namespace shoal {
 
 Mlp::Mlp(Linear up, Linear down, MlpKind kind, Activation activation)
-    : up_(std::move(up)), down_(std::move(down)), kind_(kind), activation_(activation) {
+    : up_(std::move(up)),
+      down_(std::move(down)),
+      kind_(kind),
+      activation_(activation),
+      intermediate_(down_.in_features()) {
   CHECK_EQ(up_.out_features(), down_.in_features() * (kind == MlpKind::kGated ? 2 : 1));
 }
 
 void Mlp::forward_add(Context& ctx, const ForwardInput& in, const Tensor& x, const Tensor& residual) const {
   const Arena::Scope scope(ctx.arena);
-  down_.forward_add(ctx, activate(ctx, in, x), in.adapter_data, residual);
+  down_.forward_add(ctx, activated(ctx, in, x), in.adapter_data, residual);
 }
 
 void Mlp::forward_add_partial(Context& ctx, const ForwardInput& in, const Tensor& x, const Tensor& partial) const {
   const Arena::Scope scope(ctx.arena);
-  down_.forward_add_partial(ctx, activate(ctx, in, x), in.adapter_data, partial);
+  down_.forward_add_partial(ctx, activated(ctx, in, x), in.adapter_data, partial);
 }
 
-Tensor Mlp::activate(Context& ctx, const ForwardInput& in, const Tensor& x) const {
+Tensor Mlp::activated(Context& ctx, const ForwardInput& in, const Tensor& x) const {
   const Tensor up = up_.forward(ctx, x, in.adapter_data);
+  const Tensor out = kind_ == MlpKind::kPlain ? up : ctx.arena.take(x.dtype(), {x.dim(0), intermediate_});
+  activate(ctx, up, out);
+  return out;
+}
+
+void Mlp::activate(Context& ctx, const Tensor& up, const Tensor& out) const {
   if (kind_ == MlpKind::kPlain) {
-    ops::activation(ctx, activation_, up, up);
-    return up;
+    ops::activation(ctx, activation_, up, out);
+  } else {
+    ops::gated_activation(ctx, activation_, up, out);
   }
-  const Tensor gated = ctx.arena.take(x.dtype(), {x.dim(0), down_.in_features()});
-  ops::gated_activation(ctx, activation_, up, gated);
-  return gated;
 }
 
 std::optional<Activation> activation_from_name(std::string_view name) {

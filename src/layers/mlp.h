@@ -21,14 +21,24 @@ class Mlp {
   // The same before the reduction over ranks, for layers that reduce once for several products.
   void forward_add_partial(Context& ctx, const ForwardInput& in, const Tensor& x, const Tensor& partial) const;
 
+  // What lies between the two products: up [tokens, intermediate, or twice that for gate | up],
+  // out [tokens, intermediate] activations.
+  void activate(Context& ctx, const Tensor& up, const Tensor& out) const;
+  std::int64_t intermediate() const { return intermediate_; }
+
+  // The products, for a layer that merges them with others; what is left activates.
+  Linear take_up() { return std::move(up_); }
+  Linear take_down() { return std::move(down_); }
+
  private:
   // -> [tokens, intermediate] activations, from the arena
-  Tensor activate(Context& ctx, const ForwardInput& in, const Tensor& x) const;
+  Tensor activated(Context& ctx, const ForwardInput& in, const Tensor& x) const;
 
   Linear up_;
   Linear down_;
   MlpKind kind_;
   Activation activation_;
+  std::int64_t intermediate_;
 };
 
 // The activation that a config names: "silu", "gelu", "gelu_new", ...; nullopt for others.

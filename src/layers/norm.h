@@ -23,13 +23,14 @@ class Norm {
   Norm() = default;
   Norm(LoadContext& load, const std::string& name, std::int64_t hidden, NormOptions options);
 
-  // x [tokens, hidden] -> [tokens, hidden] activations, from the arena.
+  // x [tokens, hidden] float32 -> [tokens, hidden] activations, from the arena.
   Tensor forward(Context& ctx, const Tensor& x) const;
 
  private:
   Vector weight_;  // [hidden]
   Vector bias_;    // [hidden] or none
   NormOptions options_;
+  DType out_dtype_ = DType::kFloat32;
 };
 
 }  // namespace shoal

@@ -1,12 +1,13 @@
 #include "lora/adapter_batch.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace shoal {
 
 void AdapterGrouping::reserve(std::int64_t max_rows) {
   groups_.reserve(static_cast<std::size_t>(max_rows));
-  group_refs_.reserve(static_cast<std::size_t>(max_rows));
+  group_refs_.reserve(2 * static_cast<std::size_t>(max_rows));
   token_rows_.reserve(static_cast<std::size_t>(max_rows));
 }
 
@@ -57,7 +58,9 @@ LoraBatch AdapterGrouping::batch() const {
 LoraBatch AdapterGrouping::staged_batch(Staging& staging, std::size_t max_rows) {
   LoraBatch staged = batch();
   staged.token_rows = staging.put(token_rows_, DType::kInt32, max_rows);
-  staged.group_refs = staging.put_structs(group_refs_, max_rows);
+  // Padded to a power of two with groups of no tokens, so that captured graphs serve many numbers of adapters.
+  group_refs_.resize(group_refs_.empty() ? 0 : std::bit_ceil(group_refs_.size()));
+  staged.group_refs = staging.put_structs(group_refs_, 2 * max_rows);
   return staged;
 }
 

@@ -80,8 +80,8 @@ struct CohereBlock {
   CohereBlock(LoadContext& load, const CohereConfig& c, const std::string& name, std::int64_t layer,
               const Rotary& rotary)
       : input_norm(load, name + ".input_layernorm", c.hidden, c.norm),
-        parallel(load_attention(load, c, name + ".self_attn", layer, rotary), load_mlp(load, c, name + ".mlp"),
-                 load.communicator) {}
+        parallel(load, load_attention(load, c, name + ".self_attn", layer, rotary), load_mlp(load, c, name + ".mlp"),
+                 ParallelInputs::kOne) {}
 
   Norm input_norm;
   ParallelBlock parallel;

@@ -57,8 +57,9 @@ struct RwBlock {
           const RwPositions& positions)
       : wiring(c.wiring),
         attention_norm(load, name + (two_norms() ? ".ln_attn" : ".input_layernorm"), c.hidden, c.norm),
-        block(load_attention(load, c, name + ".self_attention", layer, positions), load_mlp(load, c, name + ".mlp"),
-              load.communicator) {
+        block(load, load_attention(load, c, name + ".self_attention", layer, positions),
+              load_mlp(load, c, name + ".mlp"),
+              wiring == RwWiring::kParallelOneNorm ? ParallelInputs::kOne : ParallelInputs::kTwo) {
     if (two_norms()) mlp_norm = Norm(load, name + ".ln_mlp", c.hidden, c.norm);
     if (wiring == RwWiring::kSequential) mlp_norm = Norm(load, name + ".post_attention_layernorm", c.hidden, c.norm);
   }

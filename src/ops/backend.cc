@@ -19,6 +19,27 @@ void Backend::synchronize(Stream) const {}
 
 bool Backend::fill_random(Matrix&, std::int64_t, std::int64_t, std::uint64_t, float) const { return false; }
 
+Matrix Backend::concat_rows(const Matrix&, const Matrix&) const {
+  CHECK(merges_matrices());
+  return {};
+}
+
+Matrix Backend::concat_columns(const Matrix&, const Matrix&) const {
+  CHECK(merges_matrices());
+  return {};
+}
+
+void Backend::begin_capture(Stream) const { CHECK(has_graphs()); }
+
+Graph Backend::end_capture(Stream) const {
+  CHECK(has_graphs());
+  return {};
+}
+
+void Backend::launch(Graph, Stream) const { CHECK(has_graphs()); }
+
+void Backend::release(Graph) const { CHECK(has_graphs()); }
+
 void Backend::upload(Stream, const Tensor& host, const Tensor& device) const { copy_bytes(host, device); }
 
 void Backend::download(Stream, const Tensor& device, const Tensor& host) const { copy_bytes(device, host); }

@@ -55,6 +55,14 @@ class Backend {
   virtual void copy(Stream stream, const Tensor& from, const Tensor& to) const;  // device to device
   virtual void fill_bytes(Stream stream, const Tensor& tensor, std::uint8_t value) const;
 
+  // --- graphs ---
+  virtual bool has_graphs() const { return false; }
+  // What this thread queues on `stream` is recorded, not run, until end_capture. Memory that it names must stay.
+  virtual void begin_capture(Stream stream) const;
+  virtual Graph end_capture(Stream stream) const;
+  virtual void launch(Graph graph, Stream stream) const;
+  virtual void release(Graph graph) const;
+
   // --- weights and memory (load time) ---
   virtual Matrix allocate_matrix(DType dtype, std::int64_t rows, std::int64_t cols) const = 0;
   // Packs rows [row_begin, row_begin + n) from host memory; `host_rows` [n, cols] is any float dtype, rows may be
@@ -63,6 +71,11 @@ class Backend {
   // Random values within +- `limit` for these rows, made on the device. False where the host has to make and send them.
   virtual bool fill_random(Matrix& matrix, std::int64_t row_begin, std::int64_t row_count, std::uint64_t seed,
                            float limit) const;
+  // Whether two weights can become one after they were filled. Then [a.rows + b.rows, cols], or [rows, a.cols +
+  // b.cols].
+  virtual bool merges_matrices() const { return false; }
+  virtual Matrix concat_rows(const Matrix& a, const Matrix& b) const;
+  virtual Matrix concat_columns(const Matrix& a, const Matrix& b) const;
   // Copies bytes between host and device tensors of equal dtype and shape; both contiguous.
   virtual void copy_to_device(const Tensor& host, const Tensor& device) const = 0;
   virtual void copy_to_host(const Tensor& device, const Tensor& host) const = 0;

@@ -6,8 +6,8 @@
 
 namespace shoal::ops {
 
-// out = x / sqrt(mean(x^2) + epsilon) * weight: x, out [tokens, hidden] activations, weight [hidden] float32.
-// In place allowed.
+// out = x / sqrt(mean(x^2) + epsilon) * weight: x [tokens, hidden] activations or float32, out [tokens, hidden]
+// activations, weight [hidden] float32. In place allowed.
 void rms_norm(Context& ctx, const Tensor& x, const Tensor& weight, float epsilon, const Tensor& out);
 
 // out = (x - mean) / sqrt(var + epsilon) * weight + bias: bias [hidden] float32 or undefined. In place allowed.

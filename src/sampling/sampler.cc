@@ -86,41 +86,50 @@ void Sampler::fill_arrays(std::span<const SampleRow> rows) {
   }
 }
 
-void Sampler::sample(Context& ctx, const Tensor& logits, std::span<const SampleRow> rows) {
+void Sampler::prepare(Stream stream, std::span<const SampleRow> rows) {
   fill_arrays(rows);
   const auto capacity = static_cast<std::size_t>(max_sequences_);
   staging_.begin();
-  const SamplingInput in{.logits = logits,
-                         .vocab = vocab_limit_,
-                         .greedy = staging_.put(greedy_, DType::kUInt8, capacity),
-                         .temperature = staging_.put(temperature_, DType::kFloat32, capacity),
-                         .top_k = staging_.put(top_k_, DType::kInt32, capacity),
-                         .top_p = staging_.put(top_p_, DType::kFloat32, capacity),
-                         .typical_p = staging_.put(typical_p_, DType::kFloat32, capacity),
-                         .min_p = staging_.put(min_p_, DType::kFloat32, capacity),
-                         .repetition_penalty = staging_.put(repetition_, DType::kFloat32, capacity),
-                         .frequency_penalty = staging_.put(frequency_, DType::kFloat32, capacity),
-                         .presence_penalty = staging_.put(presence_, DType::kFloat32, capacity),
-                         .seed = staging_.put(seed_, DType::kInt64, capacity),
-                         .position = staging_.put(position_, DType::kInt32, capacity),
-                         .count_slot = staging_.put(count_slot_, DType::kInt32, capacity),
-                         .token_counts = token_counts_,
-                         .mask_slot = staging_.put(mask_slot_, DType::kInt32, capacity),
-                         .mask = Tensor()};
-  staging_.flush(ctx.stream);
+  input_ = {.logits = Tensor(),
+            .vocab = vocab_limit_,
+            .greedy = staging_.put(greedy_, DType::kUInt8, capacity),
+            .temperature = staging_.put(temperature_, DType::kFloat32, capacity),
+            .top_k = staging_.put(top_k_, DType::kInt32, capacity),
+            .top_p = staging_.put(top_p_, DType::kFloat32, capacity),
+            .typical_p = staging_.put(typical_p_, DType::kFloat32, capacity),
+            .min_p = staging_.put(min_p_, DType::kFloat32, capacity),
+            .repetition_penalty = staging_.put(repetition_, DType::kFloat32, capacity),
+            .frequency_penalty = staging_.put(frequency_, DType::kFloat32, capacity),
+            .presence_penalty = staging_.put(presence_, DType::kFloat32, capacity),
+            .seed = staging_.put(seed_, DType::kInt64, capacity),
+            .position = staging_.put(position_, DType::kInt32, capacity),
+            .count_slot = staging_.put(count_slot_, DType::kInt32, capacity),
+            .token_counts = token_counts_,
+            .mask_slot = staging_.put(mask_slot_, DType::kInt32, capacity),
+            .mask = Tensor()};
+  staging_.flush(stream);
   const auto num_rows = static_cast<std::int64_t>(rows.size());
+  host_tokens_ = tokens_in(host_results_, num_rows);
+  host_logprobs_ = logprobs_in(host_results_, num_rows);
+}
+
+void Sampler::sample(Context& ctx, const Tensor& logits) {
+  const std::int64_t num_rows = host_tokens_.dim(0);
+  CHECK_EQ(logits.dim(0), num_rows);
+  input_.logits = logits;
   const bool on_host = backend_.device() == DeviceKind::kCpu;
   const Buffer& results = on_host ? host_results_ : device_results_;
   const SamplingOutput out{.token = tokens_in(results, num_rows), .logprob = logprobs_in(results, num_rows)};
-  ops::sample(ctx, in, out);
-  if (token_counts_.defined()) ops::count_sampled(ctx, out.token, in.count_slot, token_counts_);
-  host_tokens_ = tokens_in(host_results_, num_rows);
-  host_logprobs_ = logprobs_in(host_results_, num_rows);
-  if (on_host) return;
-  const std::int64_t num_bytes = num_rows * kResultBytesPerRow;
-  backend_.download(ctx.stream, device_results_.view(DType::kUInt8, {num_bytes}),
+  ops::sample(ctx, input_, out);
+  if (has_counts()) ops::count_sampled(ctx, out.token, input_.count_slot, token_counts_);
+}
+
+void Sampler::collect(Stream stream) {
+  if (backend_.device() == DeviceKind::kCpu) return;
+  const std::int64_t num_bytes = host_tokens_.dim(0) * kResultBytesPerRow;
+  backend_.download(stream, device_results_.view(DType::kUInt8, {num_bytes}),
                     host_results_.view(DType::kUInt8, {num_bytes}));
-  backend_.synchronize(ctx.stream);
+  backend_.synchronize(stream);
 }
 
 }  // namespace shoal

@@ -8,6 +8,7 @@
 
 #include "core/buffer.h"
 #include "ops/backend.h"
+#include "ops/sampling.h"
 #include "ops/staging.h"
 #include "sampling/sampling_params.h"
 
@@ -29,10 +30,15 @@ class Sampler {
   void start_counts(Context& ctx, std::int32_t state_slot, std::span<const std::int64_t> history,
                     std::int64_t prompt_length);
 
-  // Samples one token a row: logits float32 [rows, width of the vocabulary], overwritten. Waits for the device.
-  // The results stay valid until the next call; a token of -1 means that the row's logits held no usable number. Counts
-  // what it sampled.
-  void sample(Context& ctx, const Tensor& logits, std::span<const SampleRow> rows);
+  // A step in three parts, of which the middle one queues kernels alone and can be captured. First the parameters of
+  // these rows on their way to the device.
+  void prepare(Stream stream, std::span<const SampleRow> rows);
+  // One token a prepared row: logits float32 [rows, width of the vocabulary], overwritten. Counts what it sampled.
+  void sample(Context& ctx, const Tensor& logits);
+  // Waits for the device. The results stay valid until the next prepare(); a token of -1 means that the row's logits
+  // held no usable number.
+  void collect(Stream stream);
+  bool has_counts() const { return token_counts_.defined(); }
 
   std::span<const std::int64_t> tokens() const { return host_tokens_.span<std::int64_t>(); }
   std::span<const float> logprobs() const { return host_logprobs_.span<float>(); }
@@ -52,6 +58,7 @@ class Sampler {
   std::vector<std::int32_t> top_k_, position_, count_slot_, mask_slot_;
   std::vector<std::int64_t> seed_;
   Staging staging_;
+  SamplingInput input_;    // of the prepared rows, but for the logits
   Buffer host_results_;    // a token, then a logprob, for each row
   Buffer device_results_;  // none where the device is the host
   Tensor host_tokens_, host_logprobs_;

@@ -78,8 +78,8 @@ void CudaBackend::attention(Context& ctx, const AttentionInput& in, const Tensor
   if (num_decode > 0) {
     const Arena::Scope scope(ctx.arena);
     args.num_sequences = static_cast<int>(num_decode);
-    const auto cached = in.seqlen.host_cached.first(num_decode);
-    args.num_splits = choose_splits(args, *std::max_element(cached.begin(), cached.end()) + 1, multiprocessors_);
+    // By the width of the tables, not by the lengths: a captured graph serves them all.
+    args.num_splits = choose_splits(args, in.block_tables.dim(1) * kBlockSize, multiprocessors_);
     if (args.num_splits > 1) {
       const std::int64_t rows = in.seqlen.num_decode * args.num_splits * args.heads;
       args.partial_out = ctx.arena.take(DType::kFloat32, {rows, args.head_dim}).data<float>();

@@ -1,23 +1,7 @@
-# The CUDA backend. Kernels are built for sm_80 and sm_90a unless SHOAL_CUDA_ARCHITECTURES says otherwise, with PTX for
-# what comes after; cuBLASLt is found at run time, the CUDA runtime is part of the program.
-set(SHOAL_CUDA_ARCHITECTURES "80-real;90a-real;90-virtual" CACHE STRING "as CMAKE_CUDA_ARCHITECTURES")
-set(CMAKE_CUDA_ARCHITECTURES ${SHOAL_CUDA_ARCHITECTURES})
-enable_language(CUDA)
-# CMake 3.25 does not know these of nvcc 13.
-set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
-set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
-set_target_properties(shoal_ops PROPERTIES CUDA_ARCHITECTURES "${SHOAL_CUDA_ARCHITECTURES}" CUDA_STANDARD 20
-                                           CUDA_STANDARD_REQUIRED ON CUDA_RUNTIME_LIBRARY None)
-cmake_path(GET CMAKE_CUDA_COMPILER PARENT_PATH cuda_bin)
-cmake_path(GET cuda_bin PARENT_PATH SHOAL_CUDA_ROOT)
-
+# The CUDA backend (cmake/ShoalCuda.cmake).
 set(kernels attention attention_decode attention_plain attention_prefill elementwise few_rows lora matmul norm rotary
             sampling weights)
 list(TRANSFORM kernels PREPEND cuda/)
 list(TRANSFORM kernels APPEND .cu)
-target_sources(shoal_ops PRIVATE ${kernels} cuda/cublas_lt.cc cuda/cuda_backend.cc cuda/device_memory.cc
-                                 cuda/matmul_plans.cc)
-# nvcc cannot evaluate fmt's format strings at compile time.
-set_source_files_properties(${kernels} PROPERTIES COMPILE_OPTIONS "-DFMT_USE_CONSTEXPR=1;-DFMT_CONSTEVAL=;--expt-relaxed-constexpr;--extended-lambda")
-target_include_directories(shoal_ops SYSTEM PRIVATE ${SHOAL_CUDA_ROOT}/include)
-target_link_libraries(shoal_ops PUBLIC ${SHOAL_CUDA_ROOT}/lib64/libcudart_static.a ${CMAKE_DL_LIBS} rt)
+shoal_cuda_sources(shoal_ops ${kernels})
+target_sources(shoal_ops PRIVATE cuda/cublas_lt.cc cuda/cuda_backend.cc cuda/device_memory.cc cuda/matmul_plans.cc)

@@ -49,6 +49,16 @@ void copy_bytes(void* to, const Tensor& from, const Tensor& checked_to, cudaMemc
   CUDA_CHECK(cudaMemcpyAsync(to, from.raw(), static_cast<std::size_t>(from.num_bytes()), kind, stream));
 }
 
+// Copies `part` into `whole`, whose rows may be longer, from this byte on.
+void place(const Matrix& part, const Matrix& whole, std::int64_t byte_offset, cudaStream_t stream) {
+  CHECK_EQ(dtype_name(part.dtype), dtype_name(whole.dtype));
+  const auto row_bytes = static_cast<std::size_t>(part.cols * dtype_bytes(part.dtype));
+  CUDA_CHECK(cudaMemcpy2DAsync(static_cast<std::byte*>(whole.storage.raw()) + byte_offset,
+                               static_cast<std::size_t>(whole.cols * dtype_bytes(whole.dtype)), part.storage.raw(),
+                               row_bytes, row_bytes, static_cast<std::size_t>(part.rows), cudaMemcpyDeviceToDevice,
+                               stream));
+}
+
 }  // namespace
 
 void check(cudaError_t error, const char* call) {
@@ -88,11 +98,50 @@ std::int64_t CudaBackend::free_memory_bytes() const {
   return static_cast<std::int64_t>(free_bytes);
 }
 
+void CudaBackend::begin_capture(Stream stream) const {
+  // Loader threads allocate meanwhile: only this thread's calls are watched.
+  CUDA_CHECK(cudaStreamBeginCapture(static_cast<cudaStream_t>(stream.handle), cudaStreamCaptureModeThreadLocal));
+}
+
+Graph CudaBackend::end_capture(Stream stream) const {
+  cudaGraph_t graph = nullptr;
+  CUDA_CHECK(cudaStreamEndCapture(static_cast<cudaStream_t>(stream.handle), &graph));
+  cudaGraphExec_t executable = nullptr;
+  const cudaError_t error = cudaGraphInstantiate(&executable, graph, 0);
+  cudaGraphDestroy(graph);
+  check(error, "cudaGraphInstantiate");
+  return {.handle = executable};
+}
+
+void CudaBackend::launch(Graph graph, Stream stream) const {
+  CUDA_CHECK(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph.handle), static_cast<cudaStream_t>(stream.handle)));
+}
+
+void CudaBackend::release(Graph graph) const { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph.handle)); }
+
 Matrix CudaBackend::allocate_matrix(DType dtype, std::int64_t rows, std::int64_t cols) const {
   CHECK(is_float(dtype));
   Matrix matrix{.rows = rows, .cols = cols, .dtype = dtype, .format = WeightFormat::kPlain, .storage = {}};
   matrix.storage = Buffer(device_allocator(), rows * cols * dtype_bytes(dtype));
   return matrix;
+}
+
+Matrix CudaBackend::concat_rows(const Matrix& a, const Matrix& b) const {
+  CHECK_EQ(a.cols, b.cols);
+  Matrix both = allocate_matrix(a.dtype, a.rows + b.rows, a.cols);
+  place(a, both, 0, load_stream_);
+  place(b, both, a.rows * a.cols * dtype_bytes(a.dtype), load_stream_);
+  CUDA_CHECK(cudaStreamSynchronize(load_stream_));
+  return both;
+}
+
+Matrix CudaBackend::concat_columns(const Matrix& a, const Matrix& b) const {
+  CHECK_EQ(a.rows, b.rows);
+  Matrix both = allocate_matrix(a.dtype, a.rows, a.cols + b.cols);
+  place(a, both, 0, load_stream_);
+  place(b, both, a.cols * dtype_bytes(a.dtype), load_stream_);
+  CUDA_CHECK(cudaStreamSynchronize(load_stream_));
+  return both;
 }
 
 void CudaBackend::copy_to_device(const Tensor& host, const Tensor& device) const {

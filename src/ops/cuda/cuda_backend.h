@@ -31,10 +31,19 @@ class CudaBackend final : public Backend {
   void synchronize(Stream stream) const override;
   std::int64_t free_memory_bytes() const override;
 
+  bool has_graphs() const override { return true; }
+  void begin_capture(Stream stream) const override;
+  Graph end_capture(Stream stream) const override;
+  void launch(Graph graph, Stream stream) const override;
+  void release(Graph graph) const override;
+
   Matrix allocate_matrix(DType dtype, std::int64_t rows, std::int64_t cols) const override;
   void fill_rows(Matrix& matrix, std::int64_t row_begin, const Tensor& host_rows) const override;
   bool fill_random(Matrix& matrix, std::int64_t row_begin, std::int64_t row_count, std::uint64_t seed,
                    float limit) const override;
+  bool merges_matrices() const override { return true; }
+  Matrix concat_rows(const Matrix& a, const Matrix& b) const override;
+  Matrix concat_columns(const Matrix& a, const Matrix& b) const override;
   void copy_to_device(const Tensor& host, const Tensor& device) const override;
   void copy_to_host(const Tensor& device, const Tensor& host) const override;
   void upload(Stream stream, const Tensor& host, const Tensor& device) const override;

@@ -122,8 +122,8 @@ class GroupedTokens {
     return {.groups = groups_[static_cast<std::size_t>(side)],
             .token_rows = tables_[0].on(side),
             .host_token_rows = rows_,
-            .group_refs = tables_[1].on(side),
-            .max_rank = max_rank_};
+            .max_rank = max_rank_,
+            .group_refs = tables_[1].on(side)};
   }
 
   std::int64_t num_rows = 0;

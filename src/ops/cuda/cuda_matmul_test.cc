@@ -100,7 +100,7 @@ TEST_F(CudaMatmul, MatchesReferenceOnAModelsSize) {
   for (const DType dtype : kFloatDTypes) {
     RandomFill random(1);
     const Weight wide = weight(random, dtype, kWide);
-    for (const std::int64_t num_rows : {1, 2, 4, 5, 8}) {
+    for (const std::int64_t num_rows : {1, 4, 7}) {
       compare(random, wide, num_rows, {});
       compare(random, wide, num_rows, {.float32_out = true, .x_guards = kAlignedGuards});
     }

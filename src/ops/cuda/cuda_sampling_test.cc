@@ -203,7 +203,7 @@ std::vector<SamplingRow> mixed_rows(std::int64_t vocab, int num_rows, std::uint6
   const auto on = [&](std::int64_t of) { return random.integer(0, of) == 0; };
   std::vector<SamplingRow> rows;
   for (int i = 0; i < num_rows; ++i) {
-    SamplingRow row{.greedy = on(6), .temperature = on(2) ? 1.0F : random.uniform(0.2F, 2.0F)};
+    SamplingRow row{.logits = {}, .greedy = on(6), .temperature = on(2) ? 1.0F : random.uniform(0.2F, 2.0F)};
     row.seed = random.integer(-(std::int64_t{1} << 62), std::int64_t{1} << 62);
     row.position = static_cast<std::int32_t>(random.integer(0, 100000));
     const float spread = on(2) ? 3.0F : 14.0F;

@@ -14,7 +14,20 @@ struct Rows {
   T* data;
   std::int64_t stride;
 
-  __device__ T& at(std::int64_t row, std::int64_t column) const { return data[row * stride + column]; }
+  template <int N>
+  __device__ void load(std::int64_t row, std::int64_t column, float (&values)[N]) const {
+    const Pack<T, N> pack = *reinterpret_cast<const Pack<T, N>*>(data + row * stride + column);
+#pragma unroll
+    for (int i = 0; i < N; ++i) values[i] = to_float(pack.v[i]);
+  }
+  template <int N>
+  __device__ void store(std::int64_t row, std::int64_t column, const float (&values)[N]) const {
+    Pack<T, N> pack;
+#pragma unroll
+    for (int i = 0; i < N; ++i) pack.v[i] = from_float<T>(values[i]);
+    *reinterpret_cast<Pack<T, N>*>(data + row * stride + column) = pack;
+  }
+  bool takes(int n) const { return reinterpret_cast<std::uintptr_t>(data) % (sizeof(T) * n) == 0 && stride % n == 0; }
 };
 
 template <typename T>
@@ -22,17 +35,21 @@ Rows<T> rows_of(const Tensor& x) {
   return {.data = static_cast<T*>(x.raw()), .stride = x.row_stride()};
 }
 
-template <typename F>
+template <int N, typename F>
 __global__ void each_kernel(F f, std::int64_t width) {
-  const std::int64_t column = static_cast<std::int64_t>(blockIdx.y) * kThreads + threadIdx.x;
-  if (column < width) f(static_cast<std::int64_t>(blockIdx.x), column);
+  const std::int64_t column = (static_cast<std::int64_t>(blockIdx.y) * kThreads + threadIdx.x) * N;
+  if (column < width) f.template run<N>(static_cast<std::int64_t>(blockIdx.x), column);
 }
 
-// f(row, column) for all of [rows, width].
+// f.run<N>(row, column) for all of [rows, width], N neighbouring columns at a time: four, or one where some row does
+// not start at a multiple of them.
 template <typename F>
-void for_each(cudaStream_t stream, std::int64_t rows, std::int64_t width, F f) {
-  const dim3 grid(static_cast<unsigned>(rows), blocks_for(width, kThreads));
-  each_kernel<<<grid, kThreads, 0, stream>>>(f, width);
+void for_each(cudaStream_t stream, std::int64_t rows, std::int64_t width, const F& f) {
+  constexpr int kWide = 4;
+  const bool wide = width % kWide == 0 && f.takes(kWide);
+  const auto kernel = wide ? each_kernel<kWide, F> : each_kernel<1, F>;
+  const dim3 grid(static_cast<unsigned>(rows), blocks_for(width, std::int64_t{kThreads} * (wide ? kWide : 1)));
+  kernel<<<grid, kThreads, 0, stream>>>(f, width);
   CUDA_CHECK(cudaGetLastError());
 }
 
@@ -64,8 +81,14 @@ void with_activation(Activation kind, F&& f) {
 template <typename T, Activation kKind>
 struct Activate {
   Rows<T> x, out;
-  __device__ void operator()(std::int64_t row, std::int64_t column) const {
-    out.at(row, column) = from_float<T>(activate<kKind>(to_float(x.at(row, column))));
+  bool takes(int n) const { return x.takes(n) && out.takes(n); }
+  template <int N>
+  __device__ void run(std::int64_t row, std::int64_t column) const {
+    float values[N];
+    x.load(row, column, values);
+#pragma unroll
+    for (int i = 0; i < N; ++i) values[i] = activate<kKind>(values[i]);
+    out.store(row, column, values);
   }
 };
 
@@ -73,9 +96,16 @@ template <typename T, Activation kKind>
 struct GatedActivate {
   Rows<T> gate_up, out;
   std::int64_t width;
-  __device__ void operator()(std::int64_t row, std::int64_t column) const {
-    const float gate = activate<kKind>(to_float(gate_up.at(row, column)));
-    out.at(row, column) = from_float<T>(gate * to_float(gate_up.at(row, column + width)));
+  bool takes(int n) const { return gate_up.takes(n) && out.takes(n) && width % n == 0; }
+  template <int N>
+  __device__ void run(std::int64_t row, std::int64_t column) const {
+    float gate[N];
+    float up[N];
+    gate_up.load(row, column, gate);
+    gate_up.load(row, column + width, up);
+#pragma unroll
+    for (int i = 0; i < N; ++i) up[i] *= activate<kKind>(gate[i]);
+    out.store(row, column, up);
   }
 };
 
@@ -84,8 +114,16 @@ template <typename T>
 struct Combine {
   Rows<T> a, b, out;
   float s, t;
-  __device__ void operator()(std::int64_t row, std::int64_t column) const {
-    out.at(row, column) = from_float<T>(to_float(a.at(row, column)) * s + to_float(b.at(row, column)) * t);
+  bool takes(int n) const { return a.takes(n) && b.takes(n) && out.takes(n); }
+  template <int N>
+  __device__ void run(std::int64_t row, std::int64_t column) const {
+    float left[N];
+    float right[N];
+    a.load(row, column, left);
+    b.load(row, column, right);
+#pragma unroll
+    for (int i = 0; i < N; ++i) left[i] = left[i] * s + right[i] * t;
+    out.store(row, column, left);
   }
 };
 
@@ -93,8 +131,14 @@ template <typename T>
 struct Scale {
   Rows<T> x, out;
   float factor;
-  __device__ void operator()(std::int64_t row, std::int64_t column) const {
-    out.at(row, column) = from_float<T>(to_float(x.at(row, column)) * factor);
+  bool takes(int n) const { return x.takes(n) && out.takes(n); }
+  template <int N>
+  __device__ void run(std::int64_t row, std::int64_t column) const {
+    float values[N];
+    x.load(row, column, values);
+#pragma unroll
+    for (int i = 0; i < N; ++i) values[i] *= factor;
+    out.store(row, column, values);
   }
 };
 
@@ -102,20 +146,33 @@ template <typename T>
 struct Gather {
   Rows<T> x, out;
   const std::int64_t* indices;
-  __device__ void operator()(std::int64_t row, std::int64_t column) const {
-    out.at(row, column) = x.at(indices[row], column);
+  bool takes(int n) const { return x.takes(n) && out.takes(n); }
+  template <int N>
+  __device__ void run(std::int64_t row, std::int64_t column) const {
+    float values[N];
+    x.load(indices[row], column, values);
+    out.store(row, column, values);
   }
 };
 
-template <typename T, typename Id>
+template <typename T, typename Out, typename Id>
 struct Embed {
-  Rows<T> table, out;
+  Rows<T> table;
+  Rows<Out> out;
   const Id* ids;
   bool accumulate;
-  __device__ void operator()(std::int64_t row, std::int64_t column) const {
-    const float value = to_float(table.at(ids[row], column));
-    T& result = out.at(row, column);
-    result = from_float<T>(accumulate ? to_float(result) + value : value);
+  bool takes(int n) const { return table.takes(n) && out.takes(n); }
+  template <int N>
+  __device__ void run(std::int64_t row, std::int64_t column) const {
+    float values[N];
+    table.load(ids[row], column, values);
+    if (accumulate) {
+      float before[N];
+      out.load(row, column, before);
+#pragma unroll
+      for (int i = 0; i < N; ++i) values[i] += before[i];
+    }
+    out.store(row, column, values);
   }
 };
 
@@ -181,8 +238,15 @@ void CudaBackend::embedding(Context& ctx, const Tensor& ids, const Matrix& table
     using T = typename decltype(tag)::Type;
     const Rows<T> rows{.data = static_cast<T*>(table.storage.raw()), .stride = table.cols};
     const auto embed = [&]<typename Id>(const Id* values) {
-      for_each(stream_of(ctx), out.dim(0), out.dim(1),
-               Embed<T, Id>{.table = rows, .out = rows_of<T>(out), .ids = values, .accumulate = accumulate});
+      const auto into = [&]<typename Out>(Rows<Out> rows_out) {
+        for_each(stream_of(ctx), out.dim(0), out.dim(1),
+                 Embed<T, Out, Id>{.table = rows, .out = rows_out, .ids = values, .accumulate = accumulate});
+      };
+      if (out.dtype() == table.dtype) {
+        into(rows_of<T>(out));
+      } else {
+        into(rows_of<float>(out));
+      }
     };
     if (ids.dtype() == DType::kInt32) {
       embed(ids.data<std::int32_t>());

@@ -9,7 +9,7 @@ namespace shoal::cuda {
 namespace {
 
 constexpr int kWarps = 8;
-constexpr int kMostRows = 4;  // beyond, cuBLAS reads as fast
+constexpr int kMostRows = 2;  // beyond, cuBLAS is the faster one
 constexpr int kInFlight = 4;  // loads of 16 bytes a lane
 
 struct FewRowsArgs {
@@ -74,12 +74,6 @@ void launch(const FewRowsArgs& args, std::int64_t rows, cudaStream_t stream) {
   switch (rows) {
     case 1:
       few_rows_kernel<T, Out, 1><<<grid, kThreads, 0, stream>>>(args);
-      break;
-    case 2:
-      few_rows_kernel<T, Out, 2><<<grid, kThreads, 0, stream>>>(args);
-      break;
-    case 3:
-      few_rows_kernel<T, Out, 3><<<grid, kThreads, 0, stream>>>(args);
       break;
     default:
       few_rows_kernel<T, Out, kMostRows><<<grid, kThreads, 0, stream>>>(args);

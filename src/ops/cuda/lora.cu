@@ -10,7 +10,7 @@
 namespace shoal::cuda {
 namespace {
 
-constexpr int kMostParts = 4;
+constexpr int kMostParts = 6;  // q, k, v, gate and up of a parallel block are five
 constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * kWarp;
 constexpr int kTokensTogether = 8;  // of a group that one block takes
@@ -88,10 +88,11 @@ __global__ void __launch_bounds__(kThreads) shrink_kernel(LoraArgs args) {
   __shared__ float shared[kWarps][kTokensTogether];
   const LoraGroupRef group = args.groups[blockIdx.y / args.num_parts];
   const int part = static_cast<int>(blockIdx.y) % args.num_parts;
-  const LoraPairRef pair = group.pairs[args.target_ids[part]];
   const int r = static_cast<int>(blockIdx.x);
   const int first = static_cast<int>(blockIdx.z) * kTokensTogether;
-  if (r >= pair.rank || first >= group.token_count) return;
+  if (first >= group.token_count) return;  // a group that only pads the table has no tokens, and no pairs
+  const LoraPairRef pair = group.pairs[args.target_ids[part]];
+  if (r >= pair.rank) return;
   const int count = min(kTokensTogether, group.token_count - first);
   const std::int32_t* rows = args.token_rows + group.token_begin + first;
   float sums[kTokensTogether] = {};
@@ -125,9 +126,10 @@ __global__ void __launch_bounds__(kExpandThreads) expand_kernel(LoraArgs args) {
   extern __shared__ float shrunk[];  // [kTokensTogether, rank]
   const LoraGroupRef group = args.groups[blockIdx.y / args.num_parts];
   const int part = static_cast<int>(blockIdx.y) % args.num_parts;
-  const LoraPairRef pair = group.pairs[args.target_ids[part]];
   const int first = static_cast<int>(blockIdx.z) * kTokensTogether;
-  if (pair.rank == 0 || first >= group.token_count) return;
+  if (first >= group.token_count) return;
+  const LoraPairRef pair = group.pairs[args.target_ids[part]];
+  if (pair.rank == 0) return;
   const std::int64_t columns = args.column_count[part];
   const std::int64_t column = (static_cast<std::int64_t>(blockIdx.x) * kExpandThreads + threadIdx.x) * kColumnsEach;
   if (static_cast<std::int64_t>(blockIdx.x) * kExpandThreads * kColumnsEach >= columns) return;
@@ -181,13 +183,13 @@ void CudaBackend::lora_add(Context& ctx, const Tensor& x, const LoraBatch& batch
   CHECK_LE(std::ssize(parts), std::int64_t{kMostParts});
   const Arena::Scope scope(ctx.arena);
   const auto num_parts = static_cast<std::int64_t>(parts.size());
-  const auto num_groups = static_cast<std::int64_t>(batch.groups.size());
+  const std::int64_t num_groups = batch.group_refs.dim(0) / static_cast<std::int64_t>(sizeof(LoraGroupRef));
   LoraArgs args{};
   args.x = x.raw();
   args.out = out.raw();
   args.groups = static_cast<const LoraGroupRef*>(batch.group_refs.raw());
   args.token_rows = batch.token_rows.data<std::int32_t>();
-  args.shrunk = ctx.arena.take(DType::kFloat32, {batch.token_rows.dim(0), num_parts, batch.max_rank}).data<float>();
+  args.shrunk = ctx.arena.take(DType::kFloat32, {x.dim(0), num_parts, batch.max_rank}).data<float>();
   args.x_stride = x.row_stride();
   args.out_stride = out.row_stride();
   args.inner = x.dim(1);

@@ -35,6 +35,19 @@ cublasLtMatrixLayout_t make_layout(DType dtype, std::int64_t rows, std::int64_t 
   return layout;
 }
 
+// The largest power of two up to 16 bytes at which every row of every operand starts. Column slices and odd widths
+// start anywhere their element does.
+std::int64_t common_alignment(const MatmulShape& shape, const MatmulOperands& operands) {
+  const auto bytes = [](const void* data, std::int64_t stride, DType dtype) {
+    return static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(data)) |
+           static_cast<std::uint64_t>(stride * dtype_bytes(dtype));
+  };
+  const std::uint64_t all = bytes(operands.x, shape.x_stride, shape.x_dtype) |
+                            bytes(operands.weight, shape.weight_stride, shape.x_dtype) |
+                            bytes(operands.out, shape.out_stride, shape.out_dtype) | 16U;
+  return static_cast<std::int64_t>(all & (~all + 1));  // its lowest bit
+}
+
 }  // namespace
 
 // cuBLAS counts columns first: it sees out^T [columns, rows] = weight [columns, inner] x^T [inner, rows].
@@ -64,7 +77,9 @@ MatmulPlans::~MatmulPlans() {
 }
 
 void MatmulPlans::run(const MatmulShape& shape, const MatmulOperands& operands, cudaStream_t stream) {
-  const Plan& plan = plan_for(shape, operands, stream);
+  MatmulShape aligned = shape;
+  aligned.alignment = common_alignment(shape, operands);
+  const Plan& plan = plan_for(aligned, operands, stream);
   check_lt(cublas_lt().matmul(handle_, plan.desc, &operands.scale, operands.weight, plan.weight, operands.x, plan.x,
                               &plan.beta, operands.out, plan.out, operands.out, plan.out, &plan.algorithm,
                               workspace_.raw(), kWorkspaceBytes, stream),
@@ -98,11 +113,11 @@ MatmulPlans::Plan MatmulPlans::make_plan(const MatmulShape& shape) const {
   check_lt(lt.preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace_bytes,
                              sizeof(workspace_bytes)),
            "workspace");
-  // Column slices and odd widths start anywhere their element does.
-  const auto alignment =
-      static_cast<std::uint32_t>(shape.x_stride % 8 == 0 && shape.weight_stride % 8 == 0 && shape.out_stride % 8 == 0
-                                     ? 16
-                                     : dtype_bytes(shape.x_dtype));
+  // Parts of K that are summed apart meet in float32, in one order.
+  const auto reduction = static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+  check_lt(lt.preference_set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reduction, sizeof(reduction)),
+           "reduction scheme");
+  const auto alignment = static_cast<std::uint32_t>(shape.alignment);
   for (const auto attribute :
        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {

@@ -24,6 +24,7 @@ struct MatmulShape {
   DType out_dtype = DType::kFloat32;
   bool weight_transposed = false;  // weight lies as [inner, columns]
   bool accumulate = false;
+  std::int64_t alignment = 0;  // bytes, set by MatmulPlans
 
   auto operator<=>(const MatmulShape&) const = default;
 };

@@ -20,8 +20,8 @@ struct NormArgs {
 };
 
 // One row of `width` values: out = (x - mean) * rstd * weight + bias; without kCenter the mean is 0.
-template <typename T, bool kCenter>
-__device__ void normalize(const T* x, const float* weight, const float* bias, T* out, std::int64_t width, float epsilon,
+template <typename X, typename T, bool kCenter>
+__device__ void normalize(const X* x, const float* weight, const float* bias, T* out, std::int64_t width, float epsilon,
                           float* kept, float* shared) {
   const bool keeps = width <= kRowValues;
   float sum = 0.0F;
@@ -49,13 +49,13 @@ __device__ void normalize(const T* x, const float* weight, const float* bias, T*
   }
 }
 
-template <typename T, bool kCenter>
+template <typename X, typename T, bool kCenter>
 __global__ void norm_kernel(NormArgs args) {
   extern __shared__ float kept[];
   __shared__ float shared[kWarp];
   const std::int64_t row = blockIdx.x;
-  normalize<T, kCenter>(static_cast<const T*>(args.x) + row * args.x_stride, args.weight, args.bias,
-                        static_cast<T*>(args.out) + row * args.out_stride, args.width, args.epsilon, kept, shared);
+  normalize<X, T, kCenter>(static_cast<const X*>(args.x) + row * args.x_stride, args.weight, args.bias,
+                           static_cast<T*>(args.out) + row * args.out_stride, args.width, args.epsilon, kept, shared);
 }
 
 template <typename T>
@@ -64,8 +64,8 @@ __global__ void head_norm_kernel(T* x, const float* weight, std::int64_t row_str
   extern __shared__ float kept[];
   __shared__ float shared[kWarp];
   T* head = x + static_cast<std::int64_t>(blockIdx.x) * row_stride + static_cast<std::int64_t>(blockIdx.y) * head_dim;
-  normalize<T, true>(head, weight + static_cast<std::int64_t>(blockIdx.y) * head_dim, nullptr, head, head_dim, epsilon,
-                     kept, shared);
+  normalize<T, T, true>(head, weight + static_cast<std::int64_t>(blockIdx.y) * head_dim, nullptr, head, head_dim,
+                        epsilon, kept, shared);
 }
 
 unsigned threads_for(std::int64_t width) {
@@ -86,10 +86,12 @@ void launch_norm(cudaStream_t stream, const Tensor& x, const Tensor& weight, con
                       .out_stride = out.row_stride(),
                       .width = x.dim(1),
                       .epsilon = epsilon};
-  with_float_type(x.dtype(), [&](auto tag) {
+  const auto rows = static_cast<unsigned>(x.dim(0));
+  with_float_type(out.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::Type;
-    norm_kernel<T, kCenter>
-        <<<static_cast<unsigned>(x.dim(0)), threads_for(args.width), kept_bytes(args.width), stream>>>(args);
+    // The residual stream is float32 whatever the activations are.
+    const auto kernel = x.dtype() == DType::kFloat32 ? norm_kernel<float, T, kCenter> : norm_kernel<T, T, kCenter>;
+    kernel<<<rows, threads_for(args.width), kept_bytes(args.width), stream>>>(args);
   });
   CUDA_CHECK(cudaGetLastError());
 }
