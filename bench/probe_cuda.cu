@@ -1,4 +1,5 @@
 // What the GPU can do: the yardsticks of `shoal bench --device cuda`.
+#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -34,12 +35,13 @@ __global__ void read_kernel(const uint4* data, std::int64_t count, unsigned* sin
   if (sum == 0x5ca1ab1eU) *sink = sum;
 }
 
-// Random bits with exponents near one: products of zeros run faster than real ones.
-__global__ void fill_kernel(std::uint16_t* data, std::int64_t count) {
+// Uniform in [-1, 1): products of zeros, or of numbers with few bits, draw less power and run faster than real ones.
+__global__ void fill_kernel(__nv_bfloat16* data, std::int64_t count) {
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < count;
        i += static_cast<std::int64_t>(gridDim.x) * kThreads) {
-    const auto bits = static_cast<std::uint32_t>(i) * 2654435761U;
-    data[i] = static_cast<std::uint16_t>(0x3f00U | (bits >> 24 & 0x7fU) | (bits >> 8 & 0x8000U));
+    std::uint64_t bits = static_cast<std::uint64_t>(i + 1) * 0x9e3779b97f4a7c15ULL;
+    bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9ULL;
+    data[i] = __float2bfloat16_rn(static_cast<float>(bits >> 40) * 0x1p-23F - 1.0F);
   }
 }
 
@@ -76,7 +78,7 @@ MachineRates probe_gpu() {
   {
     const Buffer data(device_allocator(), kReadBytes);
     const Buffer sink(device_allocator(), 4);
-    CUDA_CHECK(cudaMemset(data.raw(), 1, kReadBytes));
+    fill_kernel<<<1024, kThreads, 0, stream>>>(static_cast<__nv_bfloat16*>(data.raw()), kReadBytes / 2);
     for (const int blocks_each : {2, 4, 8}) {
       const double seconds = best_seconds(stream, [&] {
         read_kernel<<<static_cast<unsigned>(multiprocessors * blocks_each), kThreads, 0, stream>>>(
@@ -89,7 +91,7 @@ MachineRates probe_gpu() {
     constexpr std::int64_t kMatrixBytes = kSide * kSide * 2;
     const Buffer matrices(device_allocator(), 3 * kMatrixBytes);
     auto* bytes = static_cast<std::byte*>(matrices.raw());
-    fill_kernel<<<1024, kThreads, 0, stream>>>(reinterpret_cast<std::uint16_t*>(bytes), 2 * kSide * kSide);
+    fill_kernel<<<1024, kThreads, 0, stream>>>(reinterpret_cast<__nv_bfloat16*>(bytes), 2 * kSide * kSide);
     cuda::MatmulPlans plans;
     const cuda::MatmulShape shape{.rows = kSide,
                                   .columns = kSide,

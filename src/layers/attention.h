@@ -33,7 +33,7 @@ class Attention {
   void forward_add(Context& ctx, const ForwardInput& in, const Tensor& x, const Tensor& residual) const;
   // The same before the reduction over ranks, for layers that reduce once for several products.
   void forward_add_partial(Context& ctx, const ForwardInput& in, const Tensor& x, const Tensor& partial) const;
-  // What lies between the two products: qkv [tokens, (heads + 2 kv_heads) * head_dim], changed in place,
+  // What lies between the two products: qkv float32 [tokens, (heads + 2 kv_heads) * head_dim], changed in place,
   // out [tokens, heads * head_dim] activations.
   void attend(Context& ctx, const ForwardInput& in, const Tensor& qkv, const Tensor& out) const;
   std::int64_t query_width() const { return options_.heads * options_.head_dim; }

@@ -95,7 +95,7 @@ void Linear::apply(Context& ctx, const Tensor& x, const LoraBatch& lora, MatmulO
 }
 
 Tensor Linear::forward(Context& ctx, const Tensor& x, const AdapterBatchData& adapter_data) const {
-  const Tensor out = ctx.arena.take(x.dtype(), {x.dim(0), weight_.rows});
+  const Tensor out = ctx.arena.take(DType::kFloat32, {x.dim(0), weight_.rows});
   apply(ctx, x, adapter_data.tokens, MatmulOutput::kOverwrite, out);
   if (split_ == LinearSplit::kRow) communicator_->all_reduce(ctx.stream, out);
   return out;

@@ -37,7 +37,8 @@ class Linear {
   // Reads `<part>.weight` (and `.bias`) of each part into one matrix [sum of out_features, in_features].
   Linear(LoadContext& load, std::vector<LinearPart> parts, std::int64_t in_features, LinearOptions options);
 
-  // x W^T + bias + LoRA: x [tokens, in_features] -> [tokens, out_features] activations, from the arena.
+  // x W^T + bias + LoRA: x [tokens, in_features] -> [tokens, out_features] float32, from the arena: what
+  // reads it rounds once, after deltas have joined and angles have turned.
   Tensor forward(Context& ctx, const Tensor& x, const AdapterBatchData& adapter_data) const;
   // residual += x W^T + bias + LoRA, reduced over ranks first where the inputs are spread.
   void forward_add(Context& ctx, const Tensor& x, const AdapterBatchData& adapter_data, const Tensor& residual) const;

@@ -25,7 +25,8 @@ void Mlp::forward_add_partial(Context& ctx, const ForwardInput& in, const Tensor
 
 Tensor Mlp::activated(Context& ctx, const ForwardInput& in, const Tensor& x) const {
   const Tensor up = up_.forward(ctx, x, in.adapter_data);
-  const Tensor out = kind_ == MlpKind::kPlain ? up : ctx.arena.take(x.dtype(), {x.dim(0), intermediate_});
+  const bool in_place = kind_ == MlpKind::kPlain && up.dtype() == x.dtype();
+  const Tensor out = in_place ? up : ctx.arena.take(x.dtype(), {x.dim(0), intermediate_});
   activate(ctx, up, out);
   return out;
 }

@@ -21,7 +21,7 @@ class Mlp {
   // The same before the reduction over ranks, for layers that reduce once for several products.
   void forward_add_partial(Context& ctx, const ForwardInput& in, const Tensor& x, const Tensor& partial) const;
 
-  // What lies between the two products: up [tokens, intermediate, or twice that for gate | up],
+  // What lies between the two products: up float32 [tokens, intermediate, or twice that for gate | up],
   // out [tokens, intermediate] activations.
   void activate(Context& ctx, const Tensor& up, const Tensor& out) const;
   std::int64_t intermediate() const { return intermediate_; }

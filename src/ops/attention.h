@@ -28,7 +28,7 @@ struct SequenceLengths {
 };
 
 struct AttentionInput {
-  Tensor query;         // [tokens, heads, head_dim] activations, rows may be strided
+  Tensor query;         // [tokens, heads, head_dim] activations or float32, rows may be strided
   Tensor key_cache;     // [blocks, 16, kv_heads, head_dim] float32, bfloat16 or float16
   Tensor value_cache;   // like key_cache
   Tensor block_tables;  // i32 [sequences, max_blocks]; entries before the window of every query may be any value

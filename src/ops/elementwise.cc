@@ -9,12 +9,16 @@ namespace {
 using op_checks::check_activations;
 using op_checks::kAnyExtent;
 
-// x and out are activations of one shape, and out is x itself or apart from it.
+// x and out are activations of one shape, or x is float32; out is x itself or apart from it.
 void check_pointwise(const Tensor& x, const Tensor& out) {
   check_activations(x, {kAnyExtent, kAnyExtent});
   check_activations(out, {x.dim(0), x.dim(1)});
-  CHECK_EQ(dtype_name(x.dtype()), dtype_name(out.dtype()));
-  op_checks::check_in_place_or_apart(x, out);
+  if (x.dtype() == out.dtype()) {
+    op_checks::check_in_place_or_apart(x, out);
+  } else {
+    CHECK_EQ(dtype_name(x.dtype()), dtype_name(DType::kFloat32));
+    CHECK(!op_checks::overlap(x, out));
+  }
 }
 
 }  // namespace
@@ -28,7 +32,7 @@ void activation(Context& ctx, Activation kind, const Tensor& x, const Tensor& ou
 void gated_activation(Context& ctx, Activation kind, const Tensor& gate_up, const Tensor& out) {
   check_activations(out, {kAnyExtent, kAnyExtent});
   check_activations(gate_up, {out.dim(0), 2 * out.dim(1)});
-  CHECK_EQ(dtype_name(gate_up.dtype()), dtype_name(out.dtype()));
+  if (gate_up.dtype() != DType::kFloat32) CHECK_EQ(dtype_name(gate_up.dtype()), dtype_name(out.dtype()));
   CHECK(!op_checks::overlap(gate_up, out));
   if (out.num_elements() == 0) return;
   ctx.backend.gated_activation(ctx, kind, gate_up, out);
@@ -37,6 +41,7 @@ void gated_activation(Context& ctx, Activation kind, const Tensor& gate_up, cons
 void add(Context& ctx, const Tensor& a, const Tensor& b, const Tensor& out) {
   check_pointwise(a, out);
   check_pointwise(b, out);
+  CHECK_EQ(dtype_name(b.dtype()), dtype_name(out.dtype()));
   if (out.num_elements() == 0) return;
   ctx.backend.add(ctx, a, b, out);
 }
@@ -44,6 +49,7 @@ void add(Context& ctx, const Tensor& a, const Tensor& b, const Tensor& out) {
 void mix(Context& ctx, const Tensor& a, const Tensor& b, float t, const Tensor& out) {
   check_pointwise(a, out);
   check_pointwise(b, out);
+  CHECK_EQ(dtype_name(b.dtype()), dtype_name(out.dtype()));
   if (out.num_elements() == 0) return;
   ctx.backend.mix(ctx, a, b, t, out);
 }

@@ -17,6 +17,7 @@ constexpr std::int64_t kMostSplits = 32;
 AttentionArgs make_args(const AttentionInput& in, const Tensor& out) {
   AttentionArgs args{};
   args.query = in.query.raw();
+  args.float_query = in.query.dtype() == DType::kFloat32;
   args.out = out.raw();
   args.key_cache = in.key_cache.raw();
   args.value_cache = in.value_cache.raw();
@@ -66,7 +67,7 @@ bool has_fast_attention(DType activations, DType cache, std::int64_t head_dim) {
 
 void CudaBackend::attention(Context& ctx, const AttentionInput& in, const Tensor& out) const {
   AttentionArgs args = make_args(in, out);
-  const DType dtype = in.query.dtype();
+  const DType dtype = out.dtype();
   const std::int64_t sequences = in.seqlen.num_sequences();
   if (!has_fast_attention(dtype, in.key_cache.dtype(), in.query.dim(2))) {
     log_plain_once(dtype, in.query.dim(2));

@@ -10,8 +10,9 @@
 namespace shoal::cuda {
 
 struct AttentionArgs {
-  const void* query;  // [tokens, heads, head_dim], rows `query_stride` elements apart
-  void* out;          // likewise, `out_stride`
+  const void* query;  // [tokens, heads, head_dim], rows `query_stride` elements apart; float32 or as out
+  bool float_query;
+  void* out;  // likewise, `out_stride`
   const void* key_cache;
   const void* value_cache;
   const std::int32_t* block_tables;  // [sequences, table_stride]

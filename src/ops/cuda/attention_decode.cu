@@ -65,12 +65,12 @@ __global__ void __launch_bounds__(kThreads) decode_kernel(AttentionArgs args) {
   const int split_end =
       first_block + static_cast<int>(static_cast<std::int64_t>(num_blocks) * (split + 1) / args.num_splits);
 
-  const T* query = static_cast<const T*>(args.query) + token * args.query_stride +
-                   static_cast<std::int64_t>(kv_head * args.group + first_head) * kDim;
+  const std::int64_t query =
+      token * args.query_stride + static_cast<std::int64_t>(kv_head * args.group + first_head) * kDim;
   constexpr int kChunks = kDim / 8;
   for (int i = static_cast<int>(threadIdx.x); i < 16 * kChunks; i += kThreads) {
     const bool valid = i / kChunks < num_heads;
-    copy_async(tile_chunk<T, kDim>(query_tile, i / kChunks, i % kChunks), query + (valid ? i * 8 : 0), valid);
+    stage_query(tile_chunk<T, kDim>(query_tile, i / kChunks, i % kChunks), args, query + (valid ? i * 8 : 0), valid);
   }
   copy_async_commit();
 

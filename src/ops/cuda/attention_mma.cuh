@@ -64,6 +64,24 @@ __device__ inline std::uint32_t pack_two(float low, float high) {
   return *reinterpret_cast<const std::uint32_t*>(&pair);
 }
 
+// Eight values of the query, `offset` elements in, to shared memory as T.
+template <typename T>
+__device__ inline void stage_query(T* to, const AttentionArgs& args, std::int64_t offset, bool valid) {
+  if (!args.float_query) {
+    copy_async(to, static_cast<const T*>(args.query) + offset, valid);
+    return;
+  }
+  Pack<T, 8> values;
+  const auto* from = static_cast<const float*>(args.query) + offset;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const Pack<float, 4> loaded = valid ? *reinterpret_cast<const Pack<float, 4>*>(from + half * 4) : Pack<float, 4>{};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) values.v[half * 4 + i] = from_float<T>(loaded.v[i]);
+  }
+  *reinterpret_cast<Pack<T, 8>*>(to) = values;
+}
+
 // Rows of kDim 16-bit values in shared memory, their 16-byte chunks permuted so that eight rows at one column fall into
 // different banks.
 template <typename T, int kDim>

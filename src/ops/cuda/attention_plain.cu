@@ -50,9 +50,10 @@ __global__ void plain_attention_kernel(AttentionArgs args) {
     return (slot * args.kv_heads + head / args.group) * args.head_dim;
   };
 
-  const T* source = static_cast<const T*>(args.query) + token * args.query_stride + head * args.head_dim;
+  const std::int64_t source = token * args.query_stride + head * args.head_dim;
   for (int i = static_cast<int>(threadIdx.x); i < args.head_dim; i += kThreads) {
-    query[i] = to_float(source[i]);
+    query[i] = args.float_query ? static_cast<const float*>(args.query)[source + i]
+                                : to_float(static_cast<const T*>(args.query)[source + i]);
     sums[i] = 0.0F;
   }
   __syncthreads();

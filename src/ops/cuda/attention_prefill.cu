@@ -56,8 +56,8 @@ __global__ void __launch_bounds__(kThreads) prefill_kernel(AttentionArgs args) {
     const bool valid = row < num_rows;
     const int token = valid ? row / args.group : 0;
     const int head = kv_head * args.group + (valid ? row % args.group : 0);
-    const T* source = static_cast<const T*>(args.query) + (first_token + token) * args.query_stride + head * kDim;
-    copy_async(tile_chunk<T, kDim>(query_tile, i / kChunks, i % kChunks), source + i % kChunks * 8, valid);
+    const std::int64_t source = (first_token + token) * args.query_stride + head * kDim;
+    stage_query(tile_chunk<T, kDim>(query_tile, i / kChunks, i % kChunks), args, source + i % kChunks * 8, valid);
   }
 
   const int lowest = cached + first_row / args.group;

@@ -80,6 +80,20 @@ void with_float_type(DType dtype, F&& f) {
   }
 }
 
+// f.operator()<X, T>() where x has the dtype of out, or is float32.
+template <typename F>
+void with_two_types(DType x, DType out, const F& f) {
+  with_float_type(out, [&](auto tag) {
+    using T = typename decltype(tag)::Type;
+    if (x == out) {
+      f.template operator()<T, T>();
+    } else {
+      CHECK(x == DType::kFloat32);
+      f.template operator()<float, T>();
+    }
+  });
+}
+
 inline unsigned blocks_for(std::int64_t items, std::int64_t per_block) {
   return static_cast<unsigned>((items + per_block - 1) / per_block);
 }

@@ -78,9 +78,10 @@ void with_activation(Activation kind, F&& f) {
   }
 }
 
-template <typename T, Activation kKind>
+template <typename X, typename T, Activation kKind>
 struct Activate {
-  Rows<T> x, out;
+  Rows<X> x;
+  Rows<T> out;
   bool takes(int n) const { return x.takes(n) && out.takes(n); }
   template <int N>
   __device__ void run(std::int64_t row, std::int64_t column) const {
@@ -92,9 +93,10 @@ struct Activate {
   }
 };
 
-template <typename T, Activation kKind>
+template <typename X, typename T, Activation kKind>
 struct GatedActivate {
-  Rows<T> gate_up, out;
+  Rows<X> gate_up;
+  Rows<T> out;
   std::int64_t width;
   bool takes(int n) const { return gate_up.takes(n) && out.takes(n) && width % n == 0; }
   template <int N>
@@ -110,9 +112,10 @@ struct GatedActivate {
 };
 
 // out = a * s + b * t.
-template <typename T>
+template <typename A, typename T>
 struct Combine {
-  Rows<T> a, b, out;
+  Rows<A> a;
+  Rows<T> b, out;
   float s, t;
   bool takes(int n) const { return a.takes(n) && b.takes(n) && out.takes(n); }
   template <int N>
@@ -127,9 +130,10 @@ struct Combine {
   }
 };
 
-template <typename T>
+template <typename X, typename T>
 struct Scale {
-  Rows<T> x, out;
+  Rows<X> x;
+  Rows<T> out;
   float factor;
   bool takes(int n) const { return x.takes(n) && out.takes(n); }
   template <int N>
@@ -179,47 +183,42 @@ struct Embed {
 }  // namespace
 
 void CudaBackend::activation(Context& ctx, Activation kind, const Tensor& x, const Tensor& out) const {
-  with_float_type(x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::Type;
+  with_two_types(x.dtype(), out.dtype(), [&]<typename X, typename T>() {
     with_activation(kind, [&](auto constant) {
       for_each(stream_of(ctx), out.dim(0), out.dim(1),
-               Activate<T, decltype(constant)::value>{.x = rows_of<T>(x), .out = rows_of<T>(out)});
+               Activate<X, T, decltype(constant)::value>{.x = rows_of<X>(x), .out = rows_of<T>(out)});
     });
   });
 }
 
 void CudaBackend::gated_activation(Context& ctx, Activation kind, const Tensor& gate_up, const Tensor& out) const {
-  with_float_type(out.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::Type;
+  with_two_types(gate_up.dtype(), out.dtype(), [&]<typename X, typename T>() {
     with_activation(kind, [&](auto constant) {
       for_each(stream_of(ctx), out.dim(0), out.dim(1),
-               GatedActivate<T, decltype(constant)::value>{
-                   .gate_up = rows_of<T>(gate_up), .out = rows_of<T>(out), .width = out.dim(1)});
+               GatedActivate<X, T, decltype(constant)::value>{
+                   .gate_up = rows_of<X>(gate_up), .out = rows_of<T>(out), .width = out.dim(1)});
     });
   });
 }
 
 void CudaBackend::add(Context& ctx, const Tensor& a, const Tensor& b, const Tensor& out) const {
-  with_float_type(out.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::Type;
+  with_two_types(a.dtype(), out.dtype(), [&]<typename A, typename T>() {
     for_each(stream_of(ctx), out.dim(0), out.dim(1),
-             Combine<T>{.a = rows_of<T>(a), .b = rows_of<T>(b), .out = rows_of<T>(out), .s = 1.0F, .t = 1.0F});
+             Combine<A, T>{.a = rows_of<A>(a), .b = rows_of<T>(b), .out = rows_of<T>(out), .s = 1.0F, .t = 1.0F});
   });
 }
 
 void CudaBackend::mix(Context& ctx, const Tensor& a, const Tensor& b, float t, const Tensor& out) const {
-  with_float_type(out.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::Type;
+  with_two_types(a.dtype(), out.dtype(), [&]<typename A, typename T>() {
     for_each(stream_of(ctx), out.dim(0), out.dim(1),
-             Combine<T>{.a = rows_of<T>(a), .b = rows_of<T>(b), .out = rows_of<T>(out), .s = t, .t = 1.0F - t});
+             Combine<A, T>{.a = rows_of<A>(a), .b = rows_of<T>(b), .out = rows_of<T>(out), .s = t, .t = 1.0F - t});
   });
 }
 
 void CudaBackend::scale(Context& ctx, const Tensor& x, float factor, const Tensor& out) const {
-  with_float_type(out.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::Type;
+  with_two_types(x.dtype(), out.dtype(), [&]<typename X, typename T>() {
     for_each(stream_of(ctx), out.dim(0), out.dim(1),
-             Scale<T>{.x = rows_of<T>(x), .out = rows_of<T>(out), .factor = factor});
+             Scale<X, T>{.x = rows_of<X>(x), .out = rows_of<T>(out), .factor = factor});
   });
 }
 

@@ -11,7 +11,7 @@ namespace shoal::cuda {
 namespace {
 
 constexpr int kMostParts = 6;  // q, k, v, gate and up of a parallel block are five
-constexpr int kWarps = 4;
+constexpr int kWarps = 16;     // along the inputs: an MLP has tens of thousands
 constexpr int kThreads = kWarps * kWarp;
 constexpr int kTokensTogether = 8;  // of a group that one block takes
 constexpr int kColumnsEach = 4;     // of a thread in expand
@@ -55,20 +55,44 @@ __device__ inline Eight load_eight(const T* data) {
   return result;
 }
 
-// Dot products of one row of A with up to kTokensTogether rows of x; a warp takes a part of the inputs.
-template <typename T, typename A>
-__device__ void dot_rows(const LoraArgs& args, const A* a, const std::int32_t* rows, int count,
-                         float (&sums)[kTokensTogether]) {
+// The tokens of a group that one block takes, as a constant: loops over them unroll, and all loads go out together.
+// Beyond `count` the last one stands in, and its results are dropped.
+template <int kTokens>
+struct Tokens {
+  int count;
+  std::int64_t rows[kTokens];
+
+  __device__ Tokens(const LoraArgs& args, const LoraGroupRef& group, int first)
+      : count(min(kTokens, group.token_count - first)) {
+#pragma unroll
+    for (int t = 0; t < kTokens; ++t) rows[t] = args.token_rows[group.token_begin + first + min(t, count - 1)];
+  }
+};
+
+// f(constant) with the smallest of 1, 2, 4, 8 that holds `count` tokens.
+template <typename F>
+__device__ inline void with_tokens(int count, const F& f) {
+  if (count <= 1) return f(std::integral_constant<int, 1>{});
+  if (count <= 2) return f(std::integral_constant<int, 2>{});
+  if (count <= 4) return f(std::integral_constant<int, 4>{});
+  return f(std::integral_constant<int, kTokensTogether>{});
+}
+
+// Dot products of one row of A with rows of x, this thread's share.
+template <typename T, typename A, int kTokens>
+__device__ void dot_rows(const LoraArgs& args, const A* a, const Tokens<kTokens>& tokens, float (&sums)[kTokens]) {
   const T* x = static_cast<const T*>(args.x);
   if (args.inner % 8 == 0 && args.x_stride % 8 == 0 && reinterpret_cast<std::uintptr_t>(args.x) % 16 == 0) {
+#pragma unroll 2
     for (std::int64_t k = static_cast<std::int64_t>(threadIdx.x) * 8; k < args.inner; k += kThreads * 8) {
       const Eight weights = load_eight(a + k);
+      Eight values[kTokens];
 #pragma unroll
-      for (int t = 0; t < kTokensTogether; ++t) {
-        if (t >= count) break;
-        const Eight values = load_eight(x + rows[t] * args.x_stride + k);
+      for (int t = 0; t < kTokens; ++t) values[t] = load_eight(x + tokens.rows[t] * args.x_stride + k);
 #pragma unroll
-        for (int i = 0; i < 8; ++i) sums[t] = fmaf(weights.v[i], values.v[i], sums[t]);
+      for (int t = 0; t < kTokens; ++t) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) sums[t] = fmaf(weights.v[i], values[t].v[i], sums[t]);
       }
     }
     return;
@@ -76,10 +100,36 @@ __device__ void dot_rows(const LoraArgs& args, const A* a, const std::int32_t* r
   for (std::int64_t k = threadIdx.x; k < args.inner; k += kThreads) {
     const float weight = to_float(a[k]);
 #pragma unroll
-    for (int t = 0; t < kTokensTogether; ++t) {
-      if (t < count) sums[t] = fmaf(weight, to_float(x[rows[t] * args.x_stride + k]), sums[t]);
-    }
+    for (int t = 0; t < kTokens; ++t) sums[t] = fmaf(weight, to_float(x[tokens.rows[t] * args.x_stride + k]), sums[t]);
   }
+}
+
+template <typename T, int kTokens>
+__device__ void shrink_tokens(const LoraArgs& args, const LoraGroupRef& group, const LoraPairRef& pair, int part,
+                              int first, float (*shared)[kTokensTogether]) {
+  const Tokens<kTokens> tokens(args, group, first);
+  const int r = static_cast<int>(blockIdx.x);
+  const std::int64_t offset = r * args.inner;
+  float sums[kTokens] = {};
+  if (pair.dtype == static_cast<std::int32_t>(DType::kBFloat16)) {
+    dot_rows<T>(args, static_cast<const __nv_bfloat16*>(pair.a) + offset, tokens, sums);
+  } else if (pair.dtype == static_cast<std::int32_t>(DType::kFloat16)) {
+    dot_rows<T>(args, static_cast<const __half*>(pair.a) + offset, tokens, sums);
+  } else {
+    dot_rows<T>(args, static_cast<const float*>(pair.a) + offset, tokens, sums);
+  }
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+#pragma unroll
+  for (int t = 0; t < kTokens; ++t) {
+    const float sum = warp_sum(sums[t]);
+    if (lane == 0) shared[warp][t] = sum;
+  }
+  __syncthreads();
+  if (warp >= tokens.count) return;  // a warp adds up one token
+  const float sum = warp_sum(lane < kWarps ? shared[lane][warp] : 0.0F);
+  const std::int64_t token = group.token_begin + first + warp;
+  if (lane == 0) args.shrunk[(token * args.num_parts + part) * args.max_rank + r] = sum * pair.scale;
 }
 
 // Block: x = rank index, y = group and part, z = which kTokensTogether tokens of the group.
@@ -88,35 +138,74 @@ __global__ void __launch_bounds__(kThreads) shrink_kernel(LoraArgs args) {
   __shared__ float shared[kWarps][kTokensTogether];
   const LoraGroupRef group = args.groups[blockIdx.y / args.num_parts];
   const int part = static_cast<int>(blockIdx.y) % args.num_parts;
-  const int r = static_cast<int>(blockIdx.x);
   const int first = static_cast<int>(blockIdx.z) * kTokensTogether;
   if (first >= group.token_count) return;  // a group that only pads the table has no tokens, and no pairs
   const LoraPairRef pair = group.pairs[args.target_ids[part]];
-  if (r >= pair.rank) return;
-  const int count = min(kTokensTogether, group.token_count - first);
-  const std::int32_t* rows = args.token_rows + group.token_begin + first;
-  float sums[kTokensTogether] = {};
-  const std::int64_t offset = r * args.inner;
-  if (pair.dtype == static_cast<std::int32_t>(DType::kBFloat16)) {
-    dot_rows<T>(args, static_cast<const __nv_bfloat16*>(pair.a) + offset, rows, count, sums);
-  } else if (pair.dtype == static_cast<std::int32_t>(DType::kFloat16)) {
-    dot_rows<T>(args, static_cast<const __half*>(pair.a) + offset, rows, count, sums);
-  } else {
-    dot_rows<T>(args, static_cast<const float*>(pair.a) + offset, rows, count, sums);
-  }
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  if (static_cast<int>(blockIdx.x) >= pair.rank) return;
+  with_tokens(group.token_count - first,
+              [&](auto tokens) { shrink_tokens<T, decltype(tokens)::value>(args, group, pair, part, first, shared); });
+}
+
+// Four neighbours of a row of B.
+__device__ inline void load_columns(const LoraPairRef& pair, std::int64_t at, std::int64_t left, bool whole,
+                                    float (&b)[kColumnsEach]) {
+  if (whole && pair.dtype != static_cast<std::int32_t>(DType::kFloat32)) {
+    const auto bits =
+        *reinterpret_cast<const Pack<std::uint16_t, kColumnsEach>*>(static_cast<const std::uint16_t*>(pair.b) + at);
 #pragma unroll
-  for (int t = 0; t < kTokensTogether; ++t) {
-    const float sum = warp_sum(sums[t]);
-    if (threadIdx.x % kWarp == 0) shared[warp][t] = sum;
+    for (int c = 0; c < kColumnsEach; ++c) b[c] = load_float(&bits.v[c], pair.dtype, 0);
+  } else {
+#pragma unroll
+    for (int c = 0; c < kColumnsEach; ++c) b[c] = c < left ? load_float(pair.b, pair.dtype, at + c) : 0.0F;
   }
-  __syncthreads();
-  const int t = static_cast<int>(threadIdx.x);
-  if (t >= count) return;
-  float sum = 0.0F;
-  for (int w = 0; w < kWarps; ++w) sum += shared[w][t];
-  const std::int64_t token = group.token_begin + first + t;
-  args.shrunk[(token * args.num_parts + part) * args.max_rank + r] = sum * pair.scale;
+}
+
+template <typename Out, int kTokens>
+__device__ void expand_tokens(const LoraArgs& args, const LoraGroupRef& group, const LoraPairRef& pair, int part,
+                              int first, const float* shrunk) {
+  const std::int64_t columns = args.column_count[part];
+  const std::int64_t column = (static_cast<std::int64_t>(blockIdx.x) * kExpandThreads + threadIdx.x) * kColumnsEach;
+  if (column >= columns) return;
+  const Tokens<kTokens> tokens(args, group, first);
+  Out* out = static_cast<Out*>(args.out) + args.column_begin[part] + column;
+  const bool whole = columns % kColumnsEach == 0;  // then a group of columns of B is aligned too
+  const bool aligned = whole && reinterpret_cast<std::uintptr_t>(out) % (sizeof(Out) * kColumnsEach) == 0 &&
+                       args.out_stride % kColumnsEach == 0;
+  float sums[kTokens][kColumnsEach] = {};
+#pragma unroll 8
+  for (int r = 0; r < pair.rank; ++r) {
+    float b[kColumnsEach];
+    load_columns(pair, r * columns + column, columns - column, whole, b);
+#pragma unroll
+    for (int t = 0; t < kTokens; ++t) {
+#pragma unroll
+      for (int c = 0; c < kColumnsEach; ++c) sums[t][c] = fmaf(shrunk[t * pair.rank + r], b[c], sums[t][c]);
+    }
+  }
+  if (aligned) {
+    Pack<Out, kColumnsEach> before[kTokens];
+#pragma unroll
+    for (int t = 0; t < kTokens; ++t) {
+      before[t] = *reinterpret_cast<const Pack<Out, kColumnsEach>*>(out + tokens.rows[t] * args.out_stride);
+    }
+#pragma unroll
+    for (int t = 0; t < kTokens; ++t) {
+      if (t >= tokens.count) break;
+#pragma unroll
+      for (int c = 0; c < kColumnsEach; ++c) before[t].v[c] = from_float<Out>(to_float(before[t].v[c]) + sums[t][c]);
+      *reinterpret_cast<Pack<Out, kColumnsEach>*>(out + tokens.rows[t] * args.out_stride) = before[t];
+    }
+    return;
+  }
+#pragma unroll
+  for (int t = 0; t < kTokens; ++t) {
+    if (t >= tokens.count) break;
+    Out* row = out + tokens.rows[t] * args.out_stride;
+#pragma unroll
+    for (int c = 0; c < kColumnsEach; ++c) {
+      if (column + c < columns) row[c] = from_float<Out>(to_float(row[c]) + sums[t][c]);
+    }
+  }
 }
 
 // Block: x = columns, y = group and part, z = tokens as above. B is [rank, columns]: neighbouring threads read
@@ -130,50 +219,16 @@ __global__ void __launch_bounds__(kExpandThreads) expand_kernel(LoraArgs args) {
   if (first >= group.token_count) return;
   const LoraPairRef pair = group.pairs[args.target_ids[part]];
   if (pair.rank == 0) return;
-  const std::int64_t columns = args.column_count[part];
-  const std::int64_t column = (static_cast<std::int64_t>(blockIdx.x) * kExpandThreads + threadIdx.x) * kColumnsEach;
-  if (static_cast<std::int64_t>(blockIdx.x) * kExpandThreads * kColumnsEach >= columns) return;
+  if (static_cast<std::int64_t>(blockIdx.x) * kExpandThreads * kColumnsEach >= args.column_count[part]) return;
   const int count = min(kTokensTogether, group.token_count - first);
-  for (int i = static_cast<int>(threadIdx.x); i < count * pair.rank; i += kExpandThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < kTokensTogether * pair.rank; i += kExpandThreads) {
     const std::int64_t token = group.token_begin + first + i / pair.rank;
-    shrunk[i] = args.shrunk[(token * args.num_parts + part) * args.max_rank + i % pair.rank];
+    shrunk[i] =
+        i < count * pair.rank ? args.shrunk[(token * args.num_parts + part) * args.max_rank + i % pair.rank] : 0.0F;
   }
   __syncthreads();
-  if (column >= columns) return;
-  float sums[kTokensTogether][kColumnsEach] = {};
-  const bool whole = columns % kColumnsEach == 0;  // then a group of columns is aligned too
-  const bool is_16_bit = pair.dtype != static_cast<std::int32_t>(DType::kFloat32);
-#pragma unroll 4
-  for (int r = 0; r < pair.rank; ++r) {
-    float b[kColumnsEach];
-    const std::int64_t at = r * columns + column;
-    if (whole && is_16_bit) {
-      const auto bits =
-          *reinterpret_cast<const Pack<std::uint16_t, kColumnsEach>*>(static_cast<const std::uint16_t*>(pair.b) + at);
-#pragma unroll
-      for (int c = 0; c < kColumnsEach; ++c) b[c] = load_float(&bits.v[c], pair.dtype, 0);
-    } else {
-#pragma unroll
-      for (int c = 0; c < kColumnsEach; ++c)
-        b[c] = column + c < columns ? load_float(pair.b, pair.dtype, at + c) : 0.0F;
-    }
-#pragma unroll
-    for (int t = 0; t < kTokensTogether; ++t) {
-      if (t >= count) break;
-#pragma unroll
-      for (int c = 0; c < kColumnsEach; ++c) sums[t][c] = fmaf(shrunk[t * pair.rank + r], b[c], sums[t][c]);
-    }
-  }
-#pragma unroll
-  for (int t = 0; t < kTokensTogether; ++t) {
-    if (t >= count) break;
-    const std::int64_t row = args.token_rows[group.token_begin + first + t];
-    Out* out = static_cast<Out*>(args.out) + row * args.out_stride + args.column_begin[part] + column;
-#pragma unroll
-    for (int c = 0; c < kColumnsEach; ++c) {
-      if (column + c < columns) out[c] = from_float<Out>(to_float(out[c]) + sums[t][c]);
-    }
-  }
+  with_tokens(
+      count, [&](auto tokens) { expand_tokens<Out, decltype(tokens)::value>(args, group, pair, part, first, shrunk); });
 }
 
 }  // namespace

@@ -37,6 +37,14 @@ void CudaBackend::matmul(Context& ctx, const Tensor& x, const Matrix& weight, co
   const cudaStream_t stream = stream_of(ctx);
   const bool accumulate = mode == MatmulOutput::kAccumulate;
   if (launch_few_rows(x, weight, bias, accumulate, out, stream)) return;
+  if (bias.defined() && accumulate && out.dtype() != DType::kFloat32) {
+    // Sum and bias would be rounded before the product joins them: it goes through float32.
+    const Arena::Scope scope(ctx.arena);
+    const Tensor product = ctx.arena.take(DType::kFloat32, {out.dim(0), out.dim(1)});
+    matmul(ctx, x, weight, bias, MatmulOutput::kOverwrite, product);
+    add(ctx, product, out, out);
+    return;
+  }
   if (bias.defined()) put_bias(stream, bias, accumulate, out);
   const MatmulShape shape{.rows = x.dim(0),
                           .columns = weight.rows,

@@ -8,7 +8,7 @@
 namespace shoal::cuda {
 namespace {
 
-constexpr int kRowValues = 12288;  // floats of a row that are kept in shared memory; wider rows are read again
+constexpr int kRowValues = 8192;  // floats of a row that are kept in shared memory; wider rows are read again
 
 struct NormArgs {
   const void* x;

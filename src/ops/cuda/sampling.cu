@@ -143,7 +143,10 @@ struct Weights {
   double inverse_temperature;
   double unit_scale;
 
-  __device__ double scaled(float logit) const { return (double{logit} - largest) * inverse_temperature; }
+  // Rounded after each operation wherever it is inlined: a key must be the same whenever it is computed.
+  __device__ double scaled(float logit) const {
+    return __dmul_rn(__dsub_rn(double{logit}, largest), inverse_temperature);
+  }
   __device__ Units units_of_weight(double weight) const { return __double2ull_rn(weight * unit_scale); }
   __device__ Units units(float logit) const { return units_at_least(logit, 0.0); }
   // None for a weight below `least`.
@@ -249,8 +252,10 @@ __device__ void keep_typical(Team& team, const Row& row, double p, Weights& weig
   const double entropy = static_cast<double>(team.sums_of(surprise_sum).total) / static_cast<double>(total);
   keep_mass(
       team, row, kDistanceKeyBits,
-      [&](float logit) { return static_cast<Units>(__double_as_longlong(fabs(weights.scaled(logit) + entropy))); }, p,
-      weights);
+      [&](float logit) {
+        return static_cast<Units>(__double_as_longlong(fabs(__dadd_rn(weights.scaled(logit), entropy))));
+      },
+      p, weights);
   Units best = 0;
   for_each_logit(row, team.lane(), [&](int id, float logit) { best = max(best, best_of(id, logit)); });
   weights.largest = double{logit_of_best(team.max_of(best))};
