@@ -31,8 +31,9 @@ build: setup ## build/shoal
 	cmake --preset release $(CONFIGURE)
 	cmake --build --preset release -j $(JOBS) --target shoal
 
-build-cuda: setup ## build-cuda/shoal, with CUDA: an installed toolkit, else pinned wheels
-	toolkit=$$(tools/cuda_toolkit.sh) && cmake --preset cuda $(CONFIGURE) -DCMAKE_CUDA_COMPILER=$$toolkit/bin/nvcc
+build-cuda: setup ## build-cuda/shoal, with CUDA (installed, else pinned wheels); CUDA_ARCHITECTURES="80-real;90a-real"
+	toolkit=$$(tools/cuda_toolkit.sh) && cmake --preset cuda $(CONFIGURE) \
+	  -DCMAKE_CUDA_COMPILER=$$toolkit/bin/nvcc $(CUDA_ARCHITECTURES:%=-DSHOAL_CUDA_ARCHITECTURES="%")
 	cmake --build --preset cuda -j $(JOBS) --target shoal $(CUDA_TESTS)
 CUDA_TESTS := shoal_ops_cuda_test shoal_parity_test
 

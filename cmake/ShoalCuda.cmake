@@ -2,6 +2,9 @@
 # otherwise, with PTX for what comes after; cuBLASLt is found at run time, the CUDA runtime is part of the program.
 set(SHOAL_CUDA_ARCHITECTURES "80-real;90a-real;90-virtual" CACHE STRING "as CMAKE_CUDA_ARCHITECTURES")
 set(CMAKE_CUDA_ARCHITECTURES ${SHOAL_CUDA_ARCHITECTURES})
+if(SHOAL_CCACHE)
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${SHOAL_CCACHE})
+endif()
 enable_language(CUDA)
 # CMake 3.25 does not know these of nvcc 13.
 set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)

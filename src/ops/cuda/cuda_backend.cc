@@ -70,6 +70,7 @@ CudaBackend::CudaBackend() {
   const cudaDeviceProp properties = open_device();
   name_ = fmt::format("cuda/{}", properties.name);
   multiprocessors_ = properties.multiProcessorCount;
+  has_clusters_ = properties.major >= 9;
   CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
   CUDA_CHECK(cudaStreamCreateWithFlags(&load_stream_, cudaStreamNonBlocking));
   matmul_plans_ = std::make_unique<MatmulPlans>();

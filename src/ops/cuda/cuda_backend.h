@@ -83,6 +83,7 @@ class CudaBackend final : public Backend {
   cudaStream_t stream_ = nullptr;       // of steps
   cudaStream_t load_stream_ = nullptr;  // of weights and adapters
   int multiprocessors_ = 0;
+  bool has_clusters_ = false;  // thread block clusters: sm_90 and later
   std::unique_ptr<MatmulPlans> matmul_plans_;
   std::unique_ptr<WeightUpload> weight_upload_;
 };

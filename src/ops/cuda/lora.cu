@@ -10,8 +10,9 @@
 namespace shoal::cuda {
 namespace {
 
-constexpr int kMostParts = 6;  // q, k, v, gate and up of a parallel block are five
-constexpr int kWarps = 16;     // along the inputs: an MLP has tens of thousands
+constexpr int kMostParts = 6;      // q, k, v, gate and up of a parallel block are five
+constexpr int kWarps = 16;         // of a shrink block
+constexpr int kInputsEach = 1024;  // of a warp, about: four loads of 16 bytes a lane, all under way at once
 constexpr int kThreads = kWarps * kWarp;
 constexpr int kTokensTogether = 8;  // of a group that one block takes
 constexpr int kColumnsEach = 4;     // of a thread in expand
@@ -25,6 +26,7 @@ struct LoraArgs {
   float* shrunk;  // [adapter tokens, parts, max_rank]
   std::int64_t x_stride, out_stride, inner;
   int max_rank, num_parts;
+  int warps_each;  // that share the inputs of one row of A; a power of two up to kWarps, by `inner` alone
   std::int32_t target_ids[kMostParts];
   std::int64_t column_begin[kMostParts];
   std::int64_t column_count[kMostParts];
@@ -78,13 +80,17 @@ __device__ inline void with_tokens(int count, const F& f) {
   return f(std::integral_constant<int, kTokensTogether>{});
 }
 
-// Dot products of one row of A with rows of x, this thread's share.
+// Dot products of one row of A with rows of x: this lane's share, of the `share`-th of args.warps_each warps.
 template <typename T, typename A, int kTokens>
-__device__ void dot_rows(const LoraArgs& args, const A* a, const Tokens<kTokens>& tokens, float (&sums)[kTokens]) {
+__device__ void dot_rows(const LoraArgs& args, const A* a, int share, const Tokens<kTokens>& tokens,
+                         float (&sums)[kTokens]) {
   const T* x = static_cast<const T*>(args.x);
+  const std::int64_t lane = share * kWarp + static_cast<int>(threadIdx.x) % kWarp;
+  const std::int64_t lanes = std::int64_t{args.warps_each} * kWarp;
   if (args.inner % 8 == 0 && args.x_stride % 8 == 0 && reinterpret_cast<std::uintptr_t>(args.x) % 16 == 0) {
-#pragma unroll 2
-    for (std::int64_t k = static_cast<std::int64_t>(threadIdx.x) * 8; k < args.inner; k += kThreads * 8) {
+    constexpr int kAhead = kTokens <= 2 ? 4 : 2;  // what registers hold
+#pragma unroll kAhead
+    for (std::int64_t k = lane * 8; k < args.inner; k += lanes * 8) {
       const Eight weights = load_eight(a + k);
       Eight values[kTokens];
 #pragma unroll
@@ -97,7 +103,7 @@ __device__ void dot_rows(const LoraArgs& args, const A* a, const Tokens<kTokens>
     }
     return;
   }
-  for (std::int64_t k = threadIdx.x; k < args.inner; k += kThreads) {
+  for (std::int64_t k = lane; k < args.inner; k += lanes) {
     const float weight = to_float(a[k]);
 #pragma unroll
     for (int t = 0; t < kTokens; ++t) sums[t] = fmaf(weight, to_float(x[tokens.rows[t] * args.x_stride + k]), sums[t]);
@@ -108,31 +114,38 @@ template <typename T, int kTokens>
 __device__ void shrink_tokens(const LoraArgs& args, const LoraGroupRef& group, const LoraPairRef& pair, int part,
                               int first, float (*shared)[kTokensTogether]) {
   const Tokens<kTokens> tokens(args, group, first);
-  const int r = static_cast<int>(blockIdx.x);
-  const std::int64_t offset = r * args.inner;
-  float sums[kTokens] = {};
-  if (pair.dtype == static_cast<std::int32_t>(DType::kBFloat16)) {
-    dot_rows<T>(args, static_cast<const __nv_bfloat16*>(pair.a) + offset, tokens, sums);
-  } else if (pair.dtype == static_cast<std::int32_t>(DType::kFloat16)) {
-    dot_rows<T>(args, static_cast<const __half*>(pair.a) + offset, tokens, sums);
-  } else {
-    dot_rows<T>(args, static_cast<const float*>(pair.a) + offset, tokens, sums);
-  }
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int ranks_each = kWarps / args.warps_each;  // of a block
+  const int first_rank = static_cast<int>(blockIdx.x) * ranks_each;
+  const int r = first_rank + warp / args.warps_each;
+  const int share = warp % args.warps_each;
+  float sums[kTokens] = {};
+  if (r < pair.rank) {
+    const std::int64_t offset = r * args.inner;
+    if (pair.dtype == static_cast<std::int32_t>(DType::kBFloat16)) {
+      dot_rows<T>(args, static_cast<const __nv_bfloat16*>(pair.a) + offset, share, tokens, sums);
+    } else if (pair.dtype == static_cast<std::int32_t>(DType::kFloat16)) {
+      dot_rows<T>(args, static_cast<const __half*>(pair.a) + offset, share, tokens, sums);
+    } else {
+      dot_rows<T>(args, static_cast<const float*>(pair.a) + offset, share, tokens, sums);
+    }
+  }
 #pragma unroll
   for (int t = 0; t < kTokens; ++t) {
     const float sum = warp_sum(sums[t]);
-    if (lane == 0) shared[warp][t] = sum;
+    if (threadIdx.x % kWarp == 0) shared[warp][t] = sum;
   }
   __syncthreads();
-  if (warp >= tokens.count) return;  // a warp adds up one token
-  const float sum = warp_sum(lane < kWarps ? shared[lane][warp] : 0.0F);
-  const std::int64_t token = group.token_begin + first + warp;
-  if (lane == 0) args.shrunk[(token * args.num_parts + part) * args.max_rank + r] = sum * pair.scale;
+  const int t = static_cast<int>(threadIdx.x) % kTokens;
+  const int own = static_cast<int>(threadIdx.x) / kTokens;  // a thread adds up one rank of one token
+  if (own >= ranks_each || first_rank + own >= pair.rank || t >= tokens.count) return;
+  float sum = 0.0F;
+  for (int w = 0; w < args.warps_each; ++w) sum += shared[own * args.warps_each + w][t];
+  const std::int64_t token = group.token_begin + first + t;
+  args.shrunk[(token * args.num_parts + part) * args.max_rank + first_rank + own] = sum * pair.scale;
 }
 
-// Block: x = rank index, y = group and part, z = which kTokensTogether tokens of the group.
+// Block: x = ranks, y = group and part, z = which kTokensTogether tokens of the group.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) shrink_kernel(LoraArgs args) {
   __shared__ float shared[kWarps][kTokensTogether];
@@ -141,7 +154,7 @@ __global__ void __launch_bounds__(kThreads) shrink_kernel(LoraArgs args) {
   const int first = static_cast<int>(blockIdx.z) * kTokensTogether;
   if (first >= group.token_count) return;  // a group that only pads the table has no tokens, and no pairs
   const LoraPairRef pair = group.pairs[args.target_ids[part]];
-  if (static_cast<int>(blockIdx.x) >= pair.rank) return;
+  if (static_cast<int>(blockIdx.x) * (kWarps / args.warps_each) >= pair.rank) return;
   with_tokens(group.token_count - first,
               [&](auto tokens) { shrink_tokens<T, decltype(tokens)::value>(args, group, pair, part, first, shared); });
 }
@@ -162,15 +175,29 @@ __device__ inline void load_columns(const LoraPairRef& pair, std::int64_t at, st
 
 template <typename Out, int kTokens>
 __device__ void expand_tokens(const LoraArgs& args, const LoraGroupRef& group, const LoraPairRef& pair, int part,
-                              int first, const float* shrunk) {
+                              int first, float* shrunk) {
+  const Tokens<kTokens> tokens(args, group, first);
   const std::int64_t columns = args.column_count[part];
   const std::int64_t column = (static_cast<std::int64_t>(blockIdx.x) * kExpandThreads + threadIdx.x) * kColumnsEach;
-  if (column >= columns) return;
-  const Tokens<kTokens> tokens(args, group, first);
   Out* out = static_cast<Out*>(args.out) + args.column_begin[part] + column;
   const bool whole = columns % kColumnsEach == 0;  // then a group of columns of B is aligned too
-  const bool aligned = whole && reinterpret_cast<std::uintptr_t>(out) % (sizeof(Out) * kColumnsEach) == 0 &&
+  const bool aligned = whole && column < columns &&
+                       reinterpret_cast<std::uintptr_t>(out) % (sizeof(Out) * kColumnsEach) == 0 &&
                        args.out_stride % kColumnsEach == 0;
+  // On their way while the block waits for the others' numbers.
+  Pack<Out, kColumnsEach> before[kTokens];
+  if (aligned) {
+#pragma unroll
+    for (int t = 0; t < kTokens; ++t) {
+      before[t] = *reinterpret_cast<const Pack<Out, kColumnsEach>*>(out + tokens.rows[t] * args.out_stride);
+    }
+  }
+  for (int i = static_cast<int>(threadIdx.x); i < kTokens * pair.rank; i += kExpandThreads) {
+    const std::int64_t token = group.token_begin + first + min(i / pair.rank, tokens.count - 1);
+    shrunk[i] = args.shrunk[(token * args.num_parts + part) * args.max_rank + i % pair.rank];
+  }
+  __syncthreads();
+  if (column >= columns) return;
   float sums[kTokens][kColumnsEach] = {};
 #pragma unroll 8
   for (int r = 0; r < pair.rank; ++r) {
@@ -182,28 +209,19 @@ __device__ void expand_tokens(const LoraArgs& args, const LoraGroupRef& group, c
       for (int c = 0; c < kColumnsEach; ++c) sums[t][c] = fmaf(shrunk[t * pair.rank + r], b[c], sums[t][c]);
     }
   }
-  if (aligned) {
-    Pack<Out, kColumnsEach> before[kTokens];
-#pragma unroll
-    for (int t = 0; t < kTokens; ++t) {
-      before[t] = *reinterpret_cast<const Pack<Out, kColumnsEach>*>(out + tokens.rows[t] * args.out_stride);
-    }
-#pragma unroll
-    for (int t = 0; t < kTokens; ++t) {
-      if (t >= tokens.count) break;
-#pragma unroll
-      for (int c = 0; c < kColumnsEach; ++c) before[t].v[c] = from_float<Out>(to_float(before[t].v[c]) + sums[t][c]);
-      *reinterpret_cast<Pack<Out, kColumnsEach>*>(out + tokens.rows[t] * args.out_stride) = before[t];
-    }
-    return;
-  }
 #pragma unroll
   for (int t = 0; t < kTokens; ++t) {
     if (t >= tokens.count) break;
     Out* row = out + tokens.rows[t] * args.out_stride;
+    if (aligned) {
 #pragma unroll
-    for (int c = 0; c < kColumnsEach; ++c) {
-      if (column + c < columns) row[c] = from_float<Out>(to_float(row[c]) + sums[t][c]);
+      for (int c = 0; c < kColumnsEach; ++c) before[t].v[c] = from_float<Out>(to_float(before[t].v[c]) + sums[t][c]);
+      *reinterpret_cast<Pack<Out, kColumnsEach>*>(row) = before[t];
+    } else {
+#pragma unroll
+      for (int c = 0; c < kColumnsEach; ++c) {
+        if (column + c < columns) row[c] = from_float<Out>(to_float(row[c]) + sums[t][c]);
+      }
     }
   }
 }
@@ -217,18 +235,19 @@ __global__ void __launch_bounds__(kExpandThreads) expand_kernel(LoraArgs args) {
   const int part = static_cast<int>(blockIdx.y) % args.num_parts;
   const int first = static_cast<int>(blockIdx.z) * kTokensTogether;
   if (first >= group.token_count) return;
+  if (static_cast<std::int64_t>(blockIdx.x) * kExpandThreads * kColumnsEach >= args.column_count[part]) return;
   const LoraPairRef pair = group.pairs[args.target_ids[part]];
   if (pair.rank == 0) return;
-  if (static_cast<std::int64_t>(blockIdx.x) * kExpandThreads * kColumnsEach >= args.column_count[part]) return;
-  const int count = min(kTokensTogether, group.token_count - first);
-  for (int i = static_cast<int>(threadIdx.x); i < kTokensTogether * pair.rank; i += kExpandThreads) {
-    const std::int64_t token = group.token_begin + first + i / pair.rank;
-    shrunk[i] =
-        i < count * pair.rank ? args.shrunk[(token * args.num_parts + part) * args.max_rank + i % pair.rank] : 0.0F;
-  }
-  __syncthreads();
-  with_tokens(
-      count, [&](auto tokens) { expand_tokens<Out, decltype(tokens)::value>(args, group, pair, part, first, shrunk); });
+  with_tokens(group.token_count - first, [&](auto tokens) {
+    expand_tokens<Out, decltype(tokens)::value>(args, group, pair, part, first, shrunk);
+  });
+}
+
+// A power of two of warps, about kInputsEach inputs for each.
+int warps_for(std::int64_t inner) {
+  int warps = 1;
+  while (warps < kWarps && std::int64_t{2} * warps * kInputsEach <= inner) warps *= 2;
+  return warps;
 }
 
 }  // namespace
@@ -250,6 +269,7 @@ void CudaBackend::lora_add(Context& ctx, const Tensor& x, const LoraBatch& batch
   args.inner = x.dim(1);
   args.max_rank = static_cast<int>(batch.max_rank);
   args.num_parts = static_cast<int>(num_parts);
+  args.warps_each = warps_for(args.inner);
   std::int64_t widest = 0;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     args.target_ids[i] = parts[i].target_id;
@@ -264,7 +284,7 @@ void CudaBackend::lora_add(Context& ctx, const Tensor& x, const LoraBatch& batch
   const cudaStream_t stream = stream_of(ctx);
   with_float_type(x.dtype(), [&](auto tag) {
     shrink_kernel<typename decltype(tag)::Type>
-        <<<dim3(static_cast<unsigned>(batch.max_rank), pairs, tokens), kThreads, 0, stream>>>(args);
+        <<<dim3(blocks_for(batch.max_rank, kWarps / args.warps_each), pairs, tokens), kThreads, 0, stream>>>(args);
   });
   CUDA_CHECK(cudaGetLastError());
   const std::size_t shared_bytes = static_cast<std::size_t>(kTokensTogether * batch.max_rank) * sizeof(float);

@@ -409,7 +409,7 @@ void CudaBackend::sample(Context& ctx, const SamplingInput& in, const SamplingOu
   if (rows == 0) return;
   CHECK_LT(in.vocab, std::int64_t{1} << 30);  // ids are 32-bit in the kernel
   CHECK_LE(rows, 65535);                      // a grid's second dimension
-  const unsigned blocks = in.vocab <= kOneBlockVocab ? 1 : kTeamBlocks;
+  const unsigned blocks = in.vocab <= kOneBlockVocab || !has_clusters_ ? 1 : kTeamBlocks;
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim.x = blocks;
@@ -420,7 +420,7 @@ void CudaBackend::sample(Context& ctx, const SamplingInput& in, const SamplingOu
   config.blockDim = dim3(kTeamThreads);
   config.stream = stream_of(ctx);
   config.attrs = &cluster;
-  config.numAttrs = 1;
+  config.numAttrs = has_clusters_ ? 1 : 0;
   CUDA_CHECK(cudaLaunchKernelEx(&config, sample_kernel, args_of(in, out)));
 }
 

@@ -59,13 +59,34 @@ struct TeamMemory {
   __device__ Units bin(int at) const { return (static_cast<Units>(high[at]) << 32) | low[at]; }
 };
 
+// The cluster where the processor has clusters (sm_90 and later); else a team is one block.
+class TeamBlocks {
+ public:
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  __device__ int rank() const { return static_cast<int>(cluster_.block_rank()); }
+  __device__ int count() const { return static_cast<int>(cluster_.num_blocks()); }
+  __device__ void sync() { cluster_.sync(); }
+  __device__ const TeamMemory& memory_of(TeamMemory& own, int rank) {
+    return *cluster_.map_shared_rank(&own, static_cast<unsigned>(rank));
+  }
+
+ private:
+  cooperative_groups::cluster_group cluster_ = cooperative_groups::this_cluster();
+#else
+  __device__ int rank() const { return 0; }
+  __device__ int count() const { return 1; }
+  __device__ void sync() { __syncthreads(); }
+  __device__ const TeamMemory& memory_of(TeamMemory& own, int) { return own; }
+#endif
+};
+
 // Every member is called by all threads of the team at once, unless it says otherwise.
 class Team {
  public:
   __device__ explicit Team(TeamMemory& memory)
       : memory_(memory),
-        rank_(static_cast<int>(cluster_.block_rank())),
-        blocks_(static_cast<int>(cluster_.num_blocks())),
+        rank_(team_.rank()),
+        blocks_(team_.count()),
         warp_(static_cast<int>(threadIdx.x) / kWarp),
         lane_(static_cast<int>(threadIdx.x) % kWarp) {}
 
@@ -78,7 +99,7 @@ class Team {
     publish(warp_max(value));
     Units largest = 0;
     for (int rank = 0; rank < blocks_; ++rank) largest = max(largest, peer(rank).of_warp[lane_]);
-    cluster_.sync();
+    team_.sync();
     return warp_max(largest);
   }
 
@@ -97,7 +118,7 @@ class Team {
       total += other;
       if (rank * kTeamWarps + lane_ < warp()) before += other;
     }
-    cluster_.sync();
+    team_.sync();
     return {.before = warp_sum(before), .own = own, .total = warp_sum(total)};
   }
 
@@ -122,7 +143,7 @@ class Team {
     __syncthreads();
     const Units of_group = warp_sum(memory_.bin(static_cast<int>(threadIdx.x)));
     if (lane_ == 0) memory_.of_group[warp_] = of_group;
-    cluster_.sync();
+    team_.sync();
     if (warp_ == 0) {  // each block's, so that none has to be told
       Units amount = 0;
       for (int rank = 0; rank < blocks_; ++rank) amount += peer(rank).of_group[lane_];
@@ -138,23 +159,21 @@ class Team {
         memory_.found = {.bin = group * kWarp + lane_, .before = reached - amount, .needed = needed};
       }
     }
-    cluster_.sync();
+    team_.sync();
     return memory_.found;
   }
 
  private:
   __device__ static int first_lane(bool holds) { return __ffs(static_cast<int>(__ballot_sync(kAllLanes, holds))) - 1; }
 
-  __device__ const TeamMemory& peer(int rank) {
-    return *cluster_.map_shared_rank(&memory_, static_cast<unsigned>(rank));
-  }
+  __device__ const TeamMemory& peer(int rank) { return team_.memory_of(memory_, rank); }
 
   __device__ void publish(Units of_warp) {
     if (lane_ == 0) memory_.of_warp[warp_] = of_warp;
-    cluster_.sync();
+    team_.sync();
   }
 
-  cooperative_groups::cluster_group cluster_ = cooperative_groups::this_cluster();
+  TeamBlocks team_;
   TeamMemory& memory_;
   int rank_;
   int blocks_;
