@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Trains three small tokenizers and writes what the reference implementation makes of hard texts.
+"""Trains three small tokenizers and writes what the reference implementation makes of hard texts, with these and with
+those of models/.
 
     pip install tokenizers==0.23.3 && tools/make_tokenizer_fixtures.py
 
-writes tests/data/tokenizers/fixtures.json, read by src/text/tokenizer_fixture_test.cc.
+writes tests/data/tokenizers/{fixtures,models}.json, read by src/text/tokenizer_fixture_test.cc.
 """
 
 import json
@@ -12,7 +13,8 @@ import random
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-OUTPUT = pathlib.Path(__file__).resolve().parent.parent / "tests/data/tokenizers/fixtures.json"
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+OUTPUT = ROOT / "tests/data/tokenizers"
 
 CORPUS = [
     "The quick brown fox jumps over the lazy dog. The dog was not amused; the fox was.",
@@ -134,9 +136,15 @@ def solar_like():
     return tokenizer
 
 
-def encode_cases(tokenizer):
+def glued_texts(tokenizer):
+    """Each added token amid words, spaces and itself, and cut off."""
+    for token in sorted(added.content for added in tokenizer.get_added_tokens_decoder().values()):
+        yield f"word{token}word {token} {token}{token}\n{token} def f(x):{token[:-1]}"
+
+
+def encode_cases(tokenizer, texts):
     cases = []
-    for text in TEXTS:
+    for text in texts:
         bare = tokenizer.encode(text, add_special_tokens=False)
         whole = tokenizer.encode(text, add_special_tokens=True)
         cases.append(
@@ -175,14 +183,22 @@ def main():
     fixtures = {
         name: {
             "tokenizer": json.loads(tokenizer.to_str()),
-            "encode": encode_cases(tokenizer),
+            "encode": encode_cases(tokenizer, TEXTS),
             "decode": decode_cases(tokenizer, is_byte_level=name != "solar_like"),
         }
         for name, tokenizer in styles.items()
     }
-    OUTPUT.parent.mkdir(parents=True, exist_ok=True)
-    OUTPUT.write_text(json.dumps(fixtures, ensure_ascii=True, separators=(",", ":")) + "\n")
-    print(f"{OUTPUT}: {OUTPUT.stat().st_size} bytes")
+    trained = {}
+    for folder in sorted((ROOT / "models").glob("*/tokenizer.json")):
+        tokenizer = Tokenizer.from_file(str(folder))
+        trained[folder.parent.name] = {
+            "encode": encode_cases(tokenizer, TEXTS + list(glued_texts(tokenizer))),
+            "decode": decode_cases(tokenizer, is_byte_level=folder.parent.name != "solar"),
+        }
+    OUTPUT.mkdir(parents=True, exist_ok=True)
+    for name, content in (("fixtures.json", fixtures), ("models.json", trained)):
+        (OUTPUT / name).write_text(json.dumps(content, ensure_ascii=True, separators=(",", ":")) + "\n")
+        print(f"{OUTPUT / name}: {(OUTPUT / name).stat().st_size} bytes")
 
 
 if __name__ == "__main__":

@@ -14,10 +14,16 @@ using Ids = std::vector<std::int64_t>;
 class ReferenceTokenizer : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    std::ifstream file("tests/data/tokenizers/fixtures.json");
+    const std::string name = GetParam();
+    const bool is_style = name.ends_with("_like");  // else one of models/
+    std::ifstream file(is_style ? "tests/data/tokenizers/fixtures.json" : "tests/data/tokenizers/models.json");
     ASSERT_TRUE(file) << "run in the repository's root";
-    fixture_ = nlohmann::json::parse(file).at(GetParam());
-    tokenizer_ = test::load_tokenizer(fixture_["tokenizer"]);
+    fixture_ = nlohmann::json::parse(file).at(name);
+    if (is_style) {
+      tokenizer_ = test::load_tokenizer(fixture_["tokenizer"]);
+    } else {
+      tokenizer_ = Tokenizer::load("models/" + name);
+    }
   }
 
   nlohmann::json fixture_;
@@ -55,7 +61,10 @@ TEST_P(ReferenceTokenizer, GivesTheSameText) {
   }
 }
 
-TEST_P(ReferenceTokenizer, PlainRangesThatHideNothingChangeNothing) {
+// Where the texts' markers are known.
+class StyledTokenizer : public ReferenceTokenizer {};
+
+TEST_P(StyledTokenizer, PlainRangesThatHideNothingChangeNothing) {
   for (const auto& expected : fixture_["encode"]) {
     const std::string text = expected["text"].get<std::string>();
     if (text.find("<|") != std::string::npos || text.find("<s>") != std::string::npos) continue;
@@ -65,7 +74,16 @@ TEST_P(ReferenceTokenizer, PlainRangesThatHideNothingChangeNothing) {
   }
 }
 
+// The reference library takes no such bytes either; a caller replaces them first, as the fixtures' U+FFFD shows.
+TEST_P(ReferenceTokenizer, BytesThatAreNoUtf8AreRefused) {
+  for (const char* text : {"a\xff z", "\xc3", "\xe2\x82", "\xf0\x9f\x98 x", "\xed\xa0\x80"}) {
+    EXPECT_FALSE(tokenizer_->encode(text, SpecialTokens::kNone).ok()) << text;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Styles, ReferenceTokenizer, testing::Values("falcon_like", "command_like", "solar_like"));
+INSTANTIATE_TEST_SUITE_P(Styles, StyledTokenizer, testing::Values("falcon_like", "command_like", "solar_like"));
+INSTANTIATE_TEST_SUITE_P(Models, ReferenceTokenizer, testing::Values("falcon", "cohere", "solar", "santacoder"));
 
 }  // namespace
 }  // namespace shoal
