@@ -3,10 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <numeric>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -15,8 +13,6 @@
 #include "scheduler/test_client.h"
 
 namespace shoal::test {
-
-inline constexpr std::chrono::milliseconds kLong{60'000};  // only a test that fails waits so long
 
 inline EngineInfo small_engine() {
   return {.model_family = "fake",
@@ -56,17 +52,6 @@ struct SchedulerFixture {
     EXPECT_EQ(stats.running, 0);
     EXPECT_EQ(stats.used_blocks, 0);
     EXPECT_EQ(engine.num_pins(), 0);
-  }
-
-  // Waits for what no event tells of, such as the end of a cancelled request.
-  template <typename Condition>
-  bool eventually(Condition condition) {
-    const auto deadline = std::chrono::steady_clock::now() + kLong;
-    while (!condition()) {
-      if (std::chrono::steady_clock::now() > deadline) return false;
-      std::this_thread::yield();
-    }
-    return true;
   }
 
   Wakeup wakeup;

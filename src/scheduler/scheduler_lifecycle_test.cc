@@ -5,13 +5,15 @@
 #include <thread>
 #include <vector>
 
+#include "core/test_patience.h"
 #include "scheduler/scheduler_fixture.h"
 
 namespace shoal {
 namespace {
 
 using std::chrono::milliseconds;
-using test::kLong;
+using test::eventually;
+using test::kPatience;
 using test::request_of;
 using test::small_engine;
 using test::with_adapter;
@@ -46,7 +48,7 @@ TEST(SchedulerLifecycle, ReadyAdapterKeepsItsPlaceInTheQueue) {
   fixture.engine.wait_until_held();
   TestClient slow = fixture.submit(with_adapter(request_of(5, 3), "slow-a"));
   TestClient later = fixture.submit(request_of(5, 3, 9));
-  ASSERT_TRUE(fixture.eventually([&] {
+  ASSERT_TRUE(eventually([&] {
     fixture.engine.allow(1);
     fixture.engine.wait_until_held();
     return fixture.engine.num_pins("slow-a") == 1;
@@ -63,7 +65,7 @@ TEST(SchedulerLifecycle, FailedAdapterEndsOnlyItsOwnRequests) {
   TestClient also_bad = fixture.submit(with_adapter(request_of(6, 5), "slow-bad"));
   const Request fine = with_adapter(request_of(5, 200), "a");
   TestClient good = fixture.submit(fine);
-  ASSERT_TRUE(fixture.eventually([&] { return fixture.engine.num_pins("slow-bad") == 2; }));
+  ASSERT_TRUE(eventually([&] { return fixture.engine.num_pins("slow-bad") == 2; }));
   fixture.engine.fail_load("slow-bad", {ErrorCode::kAdapterNotFound, "no adapter `slow-bad`"});
   for (TestClient* client : {&bad, &also_bad}) {
     client->wait_for_end();
@@ -80,10 +82,10 @@ TEST(SchedulerLifecycle, FailedAdapterEndsOnlyItsOwnRequests) {
 TEST(SchedulerLifecycle, CancelWhileTheAdapterLoads) {
   Fixture fixture;
   TestClient client = fixture.submit(with_adapter(request_of(5, 5), "slow-a"));
-  ASSERT_TRUE(fixture.eventually([&] { return fixture.engine.num_pins("slow-a") == 1; }));
+  ASSERT_TRUE(eventually([&] { return fixture.engine.num_pins("slow-a") == 1; }));
   client.cancel();
   client.cancel();
-  EXPECT_TRUE(fixture.eventually([&] { return fixture.scheduler.stats().cancelled == 1; }));
+  EXPECT_TRUE(eventually([&] { return fixture.scheduler.stats().cancelled == 1; }));
   fixture.expect_all_given_back();
   fixture.engine.complete_load("slow-a");
   EXPECT_FALSE(client.poll());
@@ -104,7 +106,7 @@ TEST(SchedulerLifecycle, CancelWithinOneStepWhileQueuedInPrefillAndInDecode) {
   EXPECT_EQ(fixture.scheduler.stats().queued, 1);
   for (TestClient* client : {&decoding, &prefilling, &queued}) client->cancel();
   fixture.engine.allow(1);  // the step that was planned already
-  ASSERT_TRUE(fixture.eventually([&] { return fixture.scheduler.stats().cancelled == 3; }));
+  ASSERT_TRUE(eventually([&] { return fixture.scheduler.stats().cancelled == 3; }));
   EXPECT_EQ(fixture.scheduler.stats().steps, 4) << "no further step for what nobody reads";
   fixture.expect_all_given_back();
   for (TestClient* client : {&decoding, &prefilling, &queued}) EXPECT_FALSE(client->poll());
@@ -182,7 +184,7 @@ TEST(SchedulerLifecycle, DrainEndsRunningStreamsAndTakesNoNewOnes) {
   EXPECT_EQ(refused.refusal().code, ErrorCode::kUnavailable);
   gone.cancel();
   fixture.engine.resume();
-  EXPECT_TRUE(fixture.scheduler.drain(kLong));
+  EXPECT_TRUE(fixture.scheduler.drain(kPatience));
   EXPECT_TRUE(running.poll()) << "its last event was sent before drain returned";
   EXPECT_EQ(running.tokens.size(), 50U);
   fixture.expect_all_given_back();
@@ -220,8 +222,8 @@ TEST(SchedulerLifecycle, HangingStepIsNoProgress) {
   fixture.engine.hold();
   TestClient client = fixture.submit(request_of(5, 5));
   fixture.engine.wait_until_held();
-  EXPECT_TRUE(fixture.scheduler.making_progress(kLong));
-  EXPECT_TRUE(fixture.eventually([&] { return !fixture.scheduler.making_progress(milliseconds(2)); }));
+  EXPECT_TRUE(fixture.scheduler.making_progress(kPatience));
+  EXPECT_TRUE(eventually([&] { return !fixture.scheduler.making_progress(milliseconds(2)); }));
   fixture.engine.resume();
   client.wait_for_end();
   EXPECT_TRUE(fixture.scheduler.making_progress(milliseconds(0)));
@@ -230,7 +232,7 @@ TEST(SchedulerLifecycle, HangingStepIsNoProgress) {
 TEST(SchedulerLifecycle, StaysAsleepWhileAnAdapterLoads) {
   Fixture fixture;
   TestClient client = fixture.submit(with_adapter(request_of(5, 5), "slow-a"));
-  ASSERT_TRUE(fixture.eventually([&] { return fixture.engine.num_pins("slow-a") == 1; }));
+  ASSERT_TRUE(eventually([&] { return fixture.engine.num_pins("slow-a") == 1; }));
   const auto cpu_before = std::clock();
   std::this_thread::sleep_for(milliseconds(50));
   const double cpu_ms = 1000.0 * static_cast<double>(std::clock() - cpu_before) / CLOCKS_PER_SEC;

@@ -5,11 +5,13 @@
 #include <numeric>
 #include <vector>
 
+#include "core/test_patience.h"
 #include "scheduler/scheduler_fixture.h"
 
 namespace shoal {
 namespace {
 
+using test::eventually;
 using test::request_of;
 using test::small_engine;
 using test::with_adapter;
@@ -87,7 +89,7 @@ TEST(Scheduler, NewRequestGetsItsFirstTokenWithinTwoStepsWhileOthersDecode) {
   TestClient late = fixture.submit(request_of(30, 10, 7));
   fixture.engine.allow(2);  // the one that was planned before it came, and its own
   fixture.engine.wait_until_held();
-  EXPECT_TRUE(fixture.eventually([&late] { return late.poll() || !late.tokens.empty(); }));
+  EXPECT_TRUE(eventually([&late] { return late.poll() || !late.tokens.empty(); }));
   EXPECT_EQ(late.tokens.size(), 1U);
   EXPECT_GE(fixture.scheduler.stats().joined_batches, 1);
   fixture.engine.resume();

@@ -2,12 +2,14 @@
 
 #include <vector>
 
+#include "core/test_patience.h"
 #include "server/json.h"
 #include "server/test_service.h"
 
 namespace shoal {
 namespace {
 
+using test::eventually;
 using test::get;
 using test::post;
 using test::RawClient;
@@ -143,7 +145,7 @@ TEST(Generate, TellsLoadFailuresOfAdaptersInEachProtocol) {
   TestService service;
   const auto fail_soon = [&service] {
     return std::jthread([&service] {
-      while (service.engine.num_pins("slow-x") == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      eventually([&] { return service.engine.num_pins("slow-x") > 0; });
       service.engine.fail_load("slow-x", {ErrorCode::kAdapterNotFound, "adapter 'slow-x' not found"});
     });
   };

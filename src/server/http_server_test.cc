@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/result.h"
+#include "core/test_patience.h"
 #include "server/http_format.h"
 #include "server/raw_client.h"
 
@@ -20,6 +21,7 @@ namespace shoal {
 namespace {
 
 using std::chrono::milliseconds;
+using test::eventually;
 using test::RawClient;
 using test::RawResponse;
 
@@ -37,15 +39,6 @@ void on_fault(int status, const HttpRequest& request, const ResponseWriter& writ
 // Answers with what it was sent.
 void echo(const HttpRequest& request, const ResponseWriter& writer) {
   writer.send(200, {{"x-method", request.method}, {"x-query", request.query}}, request.path + "|" + request.body);
-}
-
-template <typename Condition>
-bool eventually(Condition condition) {
-  for (int i = 0; i < 500; ++i) {
-    if (condition()) return true;
-    std::this_thread::sleep_for(milliseconds(10));
-  }
-  return false;
 }
 
 std::int64_t num_threads_of_process() {
@@ -81,7 +74,7 @@ TEST(HttpServer, LargeRequestsLeaveAThreadToTheOthers) {
       [&](const HttpRequest& request, const ResponseWriter& writer) {
         if (request.path == "/large") {
           most_at_work = std::max(most_at_work.load(), ++at_work);
-          for (int i = 0; i < 1000 && !go_on; ++i) std::this_thread::sleep_for(milliseconds(10));
+          eventually([&] { return go_on.load(); });
           --at_work;
         }
         writer.send(200, {}, "done");
@@ -107,9 +100,11 @@ TEST(HttpServer, DropsALargeRequestWhoseClientLeftWhileItWaited) {
   std::atomic<bool> go_on{false};
   HttpServer server(
       loopback(),
-      [&](const HttpRequest& /*request*/, const ResponseWriter& writer) {
-        ++handled;
-        for (int i = 0; i < 1000 && !go_on; ++i) std::this_thread::sleep_for(milliseconds(10));
+      [&](const HttpRequest& request, const ResponseWriter& writer) {
+        if (request.path == "/large") {
+          ++handled;
+          eventually([&] { return go_on.load(); });
+        }
         writer.send(200, {}, "done");
       },
       on_fault);
@@ -120,7 +115,7 @@ TEST(HttpServer, DropsALargeRequestWhoseClientLeftWhileItWaited) {
   for (int i = 0; i < 5; ++i) RawClient(server.port()).post("/large", body);  // and gone
   RawClient last(server.port());
   last.post("/large", body);
-  std::this_thread::sleep_for(milliseconds(200));  // all have arrived
+  std::this_thread::sleep_for(milliseconds(500));  // all have arrived, and that five have left is known
   go_on = true;
   EXPECT_EQ(first.read_response().body, "done");
   EXPECT_EQ(last.read_response().body, "done");

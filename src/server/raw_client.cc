@@ -10,11 +10,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/test_patience.h"
+
 namespace shoal::test {
 
 namespace {
 
-constexpr int kPatienceMs = 10'000;
+constexpr int kPatienceMs = static_cast<int>(kPatience.count());
 
 }  // namespace
 

@@ -4,6 +4,7 @@
 
 #include <future>
 
+#include "core/test_patience.h"
 #include "server/json.h"
 #include "server/test_service.h"
 
@@ -11,6 +12,7 @@ namespace shoal {
 namespace {
 
 using std::chrono::milliseconds;
+using test::eventually;
 using test::get;
 using test::post;
 using test::RawClient;
@@ -22,15 +24,6 @@ InputJson json_of(const std::string& text) { return InputJson::parse(text); }
 
 constexpr const char* kLong = R"({"inputs":"hello","parameters":{"max_new_tokens":900}})";
 constexpr const char* kShort = R"({"inputs":"hello","parameters":{"max_new_tokens":2}})";
-
-template <typename Condition>
-bool eventually(Condition condition) {
-  for (int i = 0; i < 500; ++i) {
-    if (condition()) return true;
-    std::this_thread::sleep_for(milliseconds(10));
-  }
-  return false;
-}
 
 // --- what every route shares ---
 
@@ -151,9 +144,12 @@ TEST(Tokenize, RefusesATextThatIsTooLongWithTheNumbers) {
             "Input validation error: `inputs` must have at most 262144 bytes, given: 262145");
 }
 
+// An answer of 50 times as many bytes: sockets that nobody reads from buffer some 4 MB.
+constexpr std::size_t kMoreThanSocketsBuffer = std::size_t{128} << 10;
+
 TEST(Tokenize, HoldsOneLargeAnswerAtATime) {
   TestService service;
-  const std::string large = tokenize_body(256 << 10);  // its answer is longer than what sockets buffer
+  const std::string large = tokenize_body(kMoreThanSocketsBuffer);
   RawClient first(service.port());
   first.post("/tokenize", large);
   EXPECT_EQ(first.read_head().status, 200);
@@ -175,7 +171,7 @@ TEST(Tokenize, ASlowReaderOfALargeAnswerIsCutOff) {
   options.large_answer_limit = milliseconds(200);
   TestService service({}, options);
   RawClient slow(service.port());
-  slow.post("/tokenize", tokenize_body(256 << 10));
+  slow.post("/tokenize", tokenize_body(kMoreThanSocketsBuffer));
   EXPECT_EQ(slow.read_head().status, 200);
   RawClient second(service.port());
   second.post("/tokenize", tokenize_body(8 << 10));
@@ -348,9 +344,8 @@ TEST(Server, RefusesMoreThanItsPermitsWithARetryTime) {
   std::optional<RawResponse> refused;
   ASSERT_TRUE(eventually([&] {
     const SchedulerStats stats = service.scheduler.stats();
-    return stats.queued + stats.running > 0;
+    return stats.queued + stats.running == 2;
   }));
-  std::this_thread::sleep_for(milliseconds(50));
   refused = post(service.port(), "/generate", kShort);
   EXPECT_EQ(refused->status, 429);
   EXPECT_EQ(json_of(refused->body)["error_type"], "overloaded");

@@ -5,9 +5,9 @@
 #include <chrono>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "core/test_patience.h"
 #include "scheduler/fake_engine.h"
 #include "scheduler/scheduler.h"
 #include "server/raw_client.h"
@@ -68,12 +68,10 @@ class TestService {
 
   // True once nothing runs, waits or holds blocks or adapters any more.
   bool comes_to_rest() const {
-    for (int i = 0; i < 500; ++i) {
+    return eventually([&] {
       const SchedulerStats stats = scheduler.stats();
-      if (stats.queued == 0 && stats.running == 0 && stats.used_blocks == 0 && engine.num_pins() == 0) return true;
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-    return false;
+      return stats.queued == 0 && stats.running == 0 && stats.used_blocks == 0 && engine.num_pins() == 0;
+    });
   }
 
   const Tokenizer& tokenizer() const { return *tokenizer_; }

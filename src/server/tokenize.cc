@@ -49,6 +49,8 @@ Parsed<TokenizeRequest> parse_tokenize(const InputJson& body, const ServerOption
   return request;
 }
 
+bool is_large(const TokenizeRequest& request) { return request.inputs.size() > kLargeText; }
+
 // Appended to one string: a tree of JSON values would take ten times its text.
 std::string tokens_json(std::span<const TokenSpan> tokens) {
   std::string json = "[";
@@ -63,7 +65,9 @@ std::string tokens_json(std::span<const TokenSpan> tokens) {
 void answer(const ServerContext& context, const ResponseWriter& writer, const TokenizeRequest& request) {
   const auto tokens = context.services.tokenizer.encode_spans(request.inputs, request.add);
   if (tokens.ok()) {
-    writer.send(200, {{"content-type", "application/json"}}, tokens_json(tokens.value()));
+    const std::string json = tokens_json(tokens.value());
+    if (is_large(request)) writer.send_within(context.options.large_answer_limit);  // the reader's time, not ours
+    writer.send(200, {{"content-type", "application/json"}}, json);
   } else {
     send_error(writer, to_api_error(tokens.error()), ApiStyle::kNative);
   }
@@ -72,7 +76,6 @@ void answer(const ServerContext& context, const ResponseWriter& writer, const To
 // The turn ends with the last byte sent, and with a client that does not read in time.
 void answer_in_turn(ServerContext& context, const ResponseWriter& writer, const TokenizeRequest& request) {
   writer.hold(std::shared_ptr<Turn>(&context.large_answer_turn, [](Turn* turn) { turn->give_back(); }));
-  writer.send_within(context.options.large_answer_limit);
   answer(context, writer, request);
 }
 
@@ -104,10 +107,10 @@ void handle_tokenize(ServerContext& context, const JsonCall& call) {
     return;
   }
   auto& request = std::get<TokenizeRequest>(parsed);
-  if (request.inputs.size() <= kLargeText) {
-    answer(context, call.writer, request);
-  } else {
+  if (is_large(request)) {
     wait_and_answer(context, call.writer, std::move(request));
+  } else {
+    answer(context, call.writer, request);
   }
 }
 

@@ -59,7 +59,7 @@ class Server:
         return Path(self.log.name).read_text()
 
     def metric(self, name: str) -> float:
-        text = requests.get(self.url + "/metrics", timeout=10).text
+        text = requests.get(self.url + "/metrics", timeout=60).text
         found = re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
         assert found, f"no metric {name} in:\n{text}"
         return float(found.group(1))

@@ -191,7 +191,7 @@ def test_openai_errors(openai_client):
 def test_tokenize_is_exact(server, tiny_folder):
     text = "Zwölf fish, 12 👍 <|im_end|>"
     expected = Tokenizer.from_file(str(tiny_folder / "model" / "tokenizer.json")).encode(text)
-    tokens = requests.post(server.url + "/tokenize", json={"inputs": text}, timeout=10).json()
+    tokens = requests.post(server.url + "/tokenize", json={"inputs": text}, timeout=60).json()
     assert [token["id"] for token in tokens] == expected.ids
     assert [token["text"] for token in tokens] == expected.tokens
     assert [(token["start"], token["stop"]) for token in tokens] == expected.offsets
@@ -199,17 +199,17 @@ def test_tokenize_is_exact(server, tiny_folder):
 
 def test_truncate_keeps_the_last_tokens(server):
     text = "Many small fish swim as one shoal. " * 5
-    ids = [token["id"] for token in requests.post(server.url + "/tokenize", json={"inputs": text}, timeout=10).json()]
+    ids = [token["id"] for token in requests.post(server.url + "/tokenize", json={"inputs": text}, timeout=60).json()]
     answer = server.generate(text, truncate=7, max_new_tokens=6)
     assert answer["details"]["prompt_tokens"] == 7
     direct = requests.post(server.url + "/v1/completions",
-                           json={"model": "", "prompt": ids[-7:], "max_tokens": 6, "temperature": 0}, timeout=10)
+                           json={"model": "", "prompt": ids[-7:], "max_tokens": 6, "temperature": 0}, timeout=60)
     assert direct.json()["choices"][0]["text"] == answer["generated_text"]
 
 
 def test_info_and_health(server):
-    info = requests.get(server.url + "/info", timeout=10).json()
+    info = requests.get(server.url + "/info", timeout=60).json()
     assert info["max_total_tokens"] == 1024
     assert info["max_input_length"] == 1023
-    assert requests.get(server.url + "/health", timeout=10).status_code == 200
-    assert requests.get(server.url + "/", timeout=10).status_code == 200
+    assert requests.get(server.url + "/health", timeout=60).status_code == 200
+    assert requests.get(server.url + "/", timeout=60).status_code == 200

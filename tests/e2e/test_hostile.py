@@ -68,7 +68,7 @@ def test_native_statuses(server, status, error_type, body):
     answer = response.json()
     assert answer["error_type"] == error_type
     assert answer["error"]
-    assert requests.get(server.url + "/health", timeout=10).status_code == 200
+    assert requests.get(server.url + "/health", timeout=60).status_code == 200
 
 
 USER = {"role": "user", "content": "x"}
@@ -124,15 +124,15 @@ def test_broken_http_does_no_harm(server, bytes_sent):
         connection.settimeout(10)
         while connection.recv(65536):
             pass
-    assert requests.get(server.url + "/health", timeout=10).status_code == 200
+    assert requests.get(server.url + "/health", timeout=60).status_code == 200
 
 
 def test_transport_statuses(server):
     assert post(server, "/generate", native(), "text/plain").status_code == 415
-    assert requests.get(server.url + "/generate", timeout=10).status_code == 405
-    assert requests.get(server.url + "/generate", timeout=10).headers["allow"] == "POST"
-    assert requests.get(server.url + "/nowhere", timeout=10).status_code == 404
-    assert requests.options(server.url + "/generate", headers={"origin": "http://x"}, timeout=10).status_code == 200
+    assert requests.get(server.url + "/generate", timeout=60).status_code == 405
+    assert requests.get(server.url + "/generate", timeout=60).headers["allow"] == "POST"
+    assert requests.get(server.url + "/nowhere", timeout=60).status_code == 404
+    assert requests.options(server.url + "/generate", headers={"origin": "http://x"}, timeout=60).status_code == 200
 
 
 def test_a_bad_request_leaves_a_running_stream_alone(server):
@@ -179,6 +179,6 @@ def test_bad_adapters_are_refused_by_name_and_not_listed(tiny_folder, server):
     assert server.token_ids("x", max_new_tokens=2, adapter_id="tenant-0")
     server.wait_idle()
     time.sleep(2.1)  # the list of adapters is kept for two seconds
-    listed = [model["id"] for model in requests.get(server.url + "/v1/models", timeout=10).json()["data"]]
+    listed = [model["id"] for model in requests.get(server.url + "/v1/models", timeout=60).json()["data"]]
     assert listed[1:] == sorted(ADAPTERS)
-    assert requests.get(server.url + "/v1/models/dora", timeout=10).status_code == 404
+    assert requests.get(server.url + "/v1/models/dora", timeout=60).status_code == 404

@@ -123,7 +123,7 @@ def test_answers_of_tokenize_that_nobody_reads_cost_little(own_server):
         unread.append(socket.create_connection(("127.0.0.1", server.port)))
         unread[-1].sendall(head.encode() + body)
     time.sleep(3)  # each answer takes a fraction of a second
-    assert requests.get(server.url + "/health", timeout=10).status_code == 200
+    assert requests.get(server.url + "/health", timeout=60).status_code == 200
     grown_mib = (server.status("VmRSS") - before_kib) / 1024
     for connection in unread:
         connection.close()
