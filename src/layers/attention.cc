@@ -27,7 +27,7 @@ void Attention::forward_add_partial(Context& ctx, const ForwardInput& in, const 
 
 Tensor Attention::attend_to(Context& ctx, const ForwardInput& in, const Tensor& x) const {
   const Tensor qkv = qkv_.forward(ctx, x, in.adapter_data);
-  const Tensor attended = ctx.arena.take(x.dtype(), {x.dim(0), query_width()});
+  const Tensor attended = ctx.arena.take(dense_.in_dtype(ctx.backend), {x.dim(0), query_width()});
   attend(ctx, in, qkv, attended);
   return attended;
 }

@@ -5,7 +5,7 @@
 namespace shoal {
 
 Embedding::Embedding(LoadContext& load, const std::string& weight_name, std::int64_t rows, std::int64_t hidden)
-    : weight_name_(weight_name), table_(load.backend.allocate_matrix(load.dtype, rows, hidden)) {
+    : weight_name_(weight_name), table_(load.backend.allocate_matrix(load.normed_dtype(), rows, hidden)) {
   const MatrixRequest request{.name = weight_name, .rows = rows, .cols = hidden};
   load_rows(load, table_, 0, request);
 }

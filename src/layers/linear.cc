@@ -3,7 +3,6 @@
 #include "core/result.h"
 #include "ops/elementwise.h"
 #include "ops/lora.h"
-#include "ops/matmul.h"
 
 namespace shoal {
 namespace {
@@ -43,7 +42,9 @@ Linear::Linear(LoadContext& load, std::vector<LinearPart> parts, std::int64_t in
     lora_parts.push_back({.target_id = target_id, .column_begin = out_features, .column_count = part.out_features});
     out_features += part.out_features;
   }
-  weight_ = load.backend.allocate_matrix(load.dtype, out_features, in_features);
+  // Column-split layers read a norm; row-split ones what attention or an activation makes of that.
+  const DType dtype = split_ == LinearSplit::kColumn ? load.normed_dtype() : load.dtype;
+  weight_ = load.backend.allocate_matrix(dtype, out_features, in_features);
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const MatrixRequest request{.name = parts[i].name + ".weight",
                                 .rows = parts[i].out_features,
@@ -87,11 +88,7 @@ void Linear::append_inputs(const Backend& backend, Linear other) {
 }
 
 void Linear::apply(Context& ctx, const Tensor& x, const LoraBatch& lora, MatmulOutput mode, const Tensor& out) const {
-  ops::matmul(ctx, x, weight_, bias_.values, mode, out);
-  if (lora.empty()) return;
-  for (const LoraInput& input : lora_inputs_) {
-    ops::lora_add(ctx, x.columns(input.begin, input.count), lora, input.parts, out);
-  }
+  ops::linear(ctx, x, weight_, bias_.values, mode, lora, lora_inputs_, out);
 }
 
 Tensor Linear::forward(Context& ctx, const Tensor& x, const AdapterBatchData& adapter_data) const {

@@ -19,7 +19,7 @@ struct LinearPart {
 };
 
 enum class LinearSplit : std::uint8_t {
-  kColumn,  // outputs are spread over ranks
+  kColumn,  // outputs are spread over ranks; reads a norm
   kRow,     // inputs are spread over ranks; outputs are summed
 };
 
@@ -53,16 +53,10 @@ class Linear {
 
   std::int64_t in_features() const { return weight_.cols; }
   std::int64_t out_features() const { return weight_.rows; }
+  DType in_dtype(const Backend& backend) const { return backend.activation_dtype(weight_.dtype); }
 
  private:
   void apply(Context& ctx, const Tensor& x, const LoraBatch& lora, MatmulOutput mode, const Tensor& out) const;
-
-  // Parts that read the same columns of x.
-  struct LoraInput {
-    std::int64_t begin = 0;
-    std::int64_t count = 0;
-    std::vector<LoraPart> parts;
-  };
 
   Matrix weight_;                       // [out_features, in_features]
   Vector bias_;                         // float32 [out_features] or none

@@ -25,7 +25,7 @@ LmHead::LmHead(LoadContext& load, const std::string& name, const Embedding& embe
     load.weights.mark_used(weight_name);
     return;
   }
-  own_weight_ = load.backend.allocate_matrix(load.dtype, table.rows, table.cols);
+  own_weight_ = load.backend.allocate_matrix(load.normed_dtype(), table.rows, table.cols);
   const MatrixRequest request{.name = weight_name, .rows = table.rows, .cols = table.cols};
   load_rows(load, own_weight_, 0, request);
 }

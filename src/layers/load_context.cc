@@ -1,6 +1,11 @@
 #include "layers/load_context.h"
 
+#include <fmt/format.h>
+
 #include <functional>
+#include <stdexcept>
+
+#include "core/result.h"
 
 namespace shoal {
 
@@ -14,7 +19,11 @@ void load_rows(LoadContext& load, Matrix& matrix, std::int64_t row_begin, const 
     }
   }
   load.weights.read_rows(request, [&](std::int64_t row, const Tensor& host_rows) {
-    load.backend.fill_rows(matrix, row_begin + row, host_rows);
+    try {
+      load.backend.fill_rows(matrix, row_begin + row, host_rows);
+    } catch (const std::range_error& error) {
+      throw StartError(fmt::format("{}: {}", request.name, error.what()));
+    }
   });
 }
 

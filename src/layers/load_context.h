@@ -14,11 +14,14 @@ struct LoadContext {
   const Communicator& communicator;
   WeightSource& weights;
   LoraTargets& lora_targets;
-  DType dtype = DType::kFloat32;      // of matrices in memory; norms, biases and tables are float32
+  DType dtype = DType::kFloat32;      // of matrices in memory; norms, biases and angles are float32
   std::int64_t served_positions = 0;  // longest sequence that will be served: length of rotary tables
+
+  // Of matrices that read a norm's output, and of the embedding, which may be one.
+  DType normed_dtype() const { return backend.normed_matrix_dtype(dtype); }
 };
 
-// Reads a weight into rows [row_begin, ...) of `matrix`.
+// Reads a weight into rows [row_begin, ...) of `matrix`. Throws StartError where the matrix' dtype cannot hold it.
 void load_rows(LoadContext& load, Matrix& matrix, std::int64_t row_begin, const MatrixRequest& request);
 
 // A float32 vector of the checkpoint in the backend's memory: norm weights and biases.

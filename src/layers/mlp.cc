@@ -25,8 +25,9 @@ void Mlp::forward_add_partial(Context& ctx, const ForwardInput& in, const Tensor
 
 Tensor Mlp::activated(Context& ctx, const ForwardInput& in, const Tensor& x) const {
   const Tensor up = up_.forward(ctx, x, in.adapter_data);
-  const bool in_place = kind_ == MlpKind::kPlain && up.dtype() == x.dtype();
-  const Tensor out = in_place ? up : ctx.arena.take(x.dtype(), {x.dim(0), intermediate_});
+  const DType dtype = down_.in_dtype(ctx.backend);
+  const bool in_place = kind_ == MlpKind::kPlain && up.dtype() == dtype;
+  const Tensor out = in_place ? up : ctx.arena.take(dtype, {x.dim(0), intermediate_});
   activate(ctx, up, out);
   return out;
 }

@@ -23,7 +23,7 @@ void ParallelBlock::forward_add_merged(Context& ctx, const ForwardInput& in, con
                                        const Tensor& residual) const {
   const Arena::Scope scope(ctx.arena);
   const Tensor projected = input_.forward(ctx, x, in.adapter_data);
-  const Tensor inner = ctx.arena.take(x.dtype(), {x.dim(0), attention_.query_width() + mlp_.intermediate()});
+  const Tensor inner = ctx.arena.take(output_.in_dtype(ctx.backend), {x.dim(0), output_.in_features()});
   attention_.attend(ctx, in, projected.columns(0, qkv_width_), inner.columns(0, attention_.query_width()));
   mlp_.activate(ctx, projected.columns(qkv_width_, input_.out_features() - qkv_width_),
                 inner.columns(attention_.query_width(), mlp_.intermediate()));

@@ -51,6 +51,11 @@ void Backend::fill_bytes(Stream, const Tensor& tensor, std::uint8_t value) const
   if (tensor.num_bytes() > 0) std::memset(tensor.raw(), value, static_cast<std::size_t>(tensor.num_bytes()));
 }
 
+bool Backend::linear(Context&, const Tensor&, const Matrix&, const Tensor&, MatmulOutput, const LoraBatch&,
+                     std::span<const LoraInput>, const Tensor&) const {
+  return false;
+}
+
 void Backend::count_sampled(Context&, const Tensor& tokens, const Tensor& count_slot,
                             const Tensor& token_counts) const {
   for (std::int64_t row = 0; row < tokens.dim(0); ++row) {

@@ -39,6 +39,9 @@ class Backend {
   virtual DeviceKind device() const = 0;
   virtual const Allocator& allocator() const = 0;
   virtual DType activation_dtype(DType weight_dtype) const = 0;
+  // The dtype in memory of matrices of `checkpoint_dtype` that multiply what a norm bounds. float16 holds a bfloat16
+  // weight to 2^-25 and such an input with three bits more than bfloat16 does, at the same cost.
+  virtual DType normed_matrix_dtype(DType checkpoint_dtype) const { return checkpoint_dtype; }
 
   // --- streams and copies: where the device is the host, everything happens at once and streams are null ---
   // Host memory that copies to and from the device run fastest from, and without stopping the caller.
@@ -65,6 +68,7 @@ class Backend {
 
   // --- weights and memory (load time) ---
   virtual Matrix allocate_matrix(DType dtype, std::int64_t rows, std::int64_t cols) const = 0;
+  // Throws std::range_error where a finite value is beyond the matrix' dtype.
   // Packs rows [row_begin, row_begin + n) from host memory; `host_rows` [n, cols] is any float dtype, rows may be
   // strided. Different row ranges that start at multiples of 16 may be filled from different threads.
   virtual void fill_rows(Matrix& matrix, std::int64_t row_begin, const Tensor& host_rows) const = 0;
@@ -103,6 +107,10 @@ class Backend {
   virtual void gather_rows(Context& ctx, const Tensor& x, const Tensor& indices, const Tensor& out) const = 0;
   virtual void lora_add(Context& ctx, const Tensor& x, const LoraBatch& batch, std::span<const LoraPart> parts,
                         const Tensor& out) const = 0;
+  // matmul and then lora_add for each input, beside each other where the device can. False, and nothing done: it
+  // cannot.
+  virtual bool linear(Context& ctx, const Tensor& x, const Matrix& weight, const Tensor& bias, MatmulOutput mode,
+                      const LoraBatch& batch, std::span<const LoraInput> inputs, const Tensor& out) const;
   virtual void sample(Context& ctx, const SamplingInput& in, const SamplingOutput& out) const = 0;
   virtual void count_sampled(Context& ctx, const Tensor& tokens, const Tensor& count_slot,
                              const Tensor& token_counts) const;

@@ -1,6 +1,7 @@
 #include "ops/lora.h"
 
 #include "ops/backend.h"
+#include "ops/matmul.h"
 #include "ops/op_checks.h"
 
 namespace shoal::ops {
@@ -28,14 +29,12 @@ void check_parts(std::span<const LoraPart> parts, std::int64_t num_columns) {
   }
 }
 
-}  // namespace
-
-void lora_add(Context& ctx, const Tensor& x, const LoraBatch& batch, std::span<const LoraPart> parts,
-              const Tensor& out) {
+// False where there is nothing to add.
+bool check_deltas(const Tensor& x, const LoraBatch& batch, std::span<const LoraPart> parts, const Tensor& out) {
   check_activations(x, {kAnyExtent, kAnyExtent});
   check_activations(out, {x.dim(0), kAnyExtent});
   if (out.dtype() != DType::kFloat32) CHECK_EQ(dtype_name(x.dtype()), dtype_name(out.dtype()));
-  if (x.dim(0) == 0 || batch.empty() || parts.empty()) return;
+  if (x.dim(0) == 0 || batch.empty() || parts.empty()) return false;
   CHECK(!op_checks::overlap(x, out));
   check_parts(parts, out.dim(1));
   check_contiguous(batch.token_rows, DType::kInt32, {std::ssize(batch.host_token_rows)});
@@ -52,7 +51,28 @@ void lora_add(Context& ctx, const Tensor& x, const LoraBatch& batch, std::span<c
       check_pair(group.pairs[static_cast<std::size_t>(part.target_id)], part, x.dim(1), batch.max_rank);
     }
   }
-  ctx.backend.lora_add(ctx, x, batch, parts, out);
+  return true;
+}
+
+}  // namespace
+
+void lora_add(Context& ctx, const Tensor& x, const LoraBatch& batch, std::span<const LoraPart> parts,
+              const Tensor& out) {
+  if (check_deltas(x, batch, parts, out)) ctx.backend.lora_add(ctx, x, batch, parts, out);
+}
+
+void linear(Context& ctx, const Tensor& x, const Matrix& weight, const Tensor& bias, MatmulOutput mode,
+            const LoraBatch& batch, std::span<const LoraInput> inputs, const Tensor& out) {
+  bool any = false;
+  for (const LoraInput& input : inputs) {
+    any = check_deltas(x.columns(input.begin, input.count), batch, input.parts, out) || any;
+  }
+  op_checks::check_matmul(ctx, x, weight, bias, out);
+  if (any && ctx.backend.linear(ctx, x, weight, bias, mode, batch, inputs, out)) return;
+  matmul(ctx, x, weight, bias, mode, out);
+  for (const LoraInput& input : inputs) {
+    lora_add(ctx, x.columns(input.begin, input.count), batch, input.parts, out);
+  }
 }
 
 }  // namespace shoal::ops

@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "core/tensor.h"
+#include "ops/matrix.h"
 #include "ops/modes.h"
 
 namespace shoal {
@@ -60,7 +62,19 @@ struct LoraPart {
   std::int64_t column_count = 0;
 };
 
+// The parts of a layer that read the same columns of x: one, unless layers were joined along their inputs.
+struct LoraInput {
+  std::int64_t begin = 0;
+  std::int64_t count = 0;
+  std::vector<LoraPart> parts;
+};
+
 namespace ops {
+
+// out = (or +=) x W^T + bias, then lora_add for each input: both products of a layer at once, because a device may run
+// them beside each other. Shapes and dtypes as at matmul and lora_add.
+void linear(Context& ctx, const Tensor& x, const Matrix& weight, const Tensor& bias, MatmulOutput mode,
+            const LoraBatch& batch, std::span<const LoraInput> inputs, const Tensor& out);
 
 // out[t, part columns] += (x[t] A^T) * scale B^T for each part and each token of each group.
 // x [tokens, in] activations, out [tokens, all columns] activations, or float32 for logits. Sums in float, in one fixed

@@ -5,20 +5,12 @@
 
 namespace shoal::ops {
 
-using op_checks::check_activations;
 using op_checks::check_contiguous;
 
 void matmul(Context& ctx, const Tensor& x, const Matrix& weight, const Tensor& bias, MatmulOutput mode,
             const Tensor& out) {
-  CHECK(weight.defined());
-  check_activations(x, {op_checks::kAnyExtent, weight.cols});
-  check_activations(out, {x.dim(0), weight.rows});
-  const DType activations = ctx.backend.activation_dtype(weight.dtype);
-  CHECK_EQ(dtype_name(x.dtype()), dtype_name(activations));
-  if (out.dtype() != DType::kFloat32) CHECK_EQ(dtype_name(out.dtype()), dtype_name(activations));
-  if (bias.defined()) check_contiguous(bias, DType::kFloat32, {weight.rows});
+  op_checks::check_matmul(ctx, x, weight, bias, out);
   if (x.dim(0) == 0) return;
-  CHECK(!op_checks::overlap(x, out));
   ctx.backend.matmul(ctx, x, weight, bias, mode, out);
 }
 
@@ -26,7 +18,7 @@ void embedding(Context& ctx, const Tensor& ids, const Matrix& table, EmbeddingOu
   CHECK(table.defined());
   CHECK(ids.dtype() == DType::kInt64 || ids.dtype() == DType::kInt32);
   check_contiguous(ids, ids.dtype(), {op_checks::kAnyExtent});
-  check_activations(out, {ids.dim(0), table.cols});
+  op_checks::check_activations(out, {ids.dim(0), table.cols});
   if (out.dtype() != DType::kFloat32) {
     CHECK_EQ(dtype_name(out.dtype()), dtype_name(ctx.backend.activation_dtype(table.dtype)));
   }

@@ -23,6 +23,8 @@ bool overlap(const Tensor& a, const Tensor& b);
 // `out` is `x` itself or apart from it.
 void check_in_place_or_apart(const Tensor& x, const Tensor& out);
 
+void check_matmul(const Context& ctx, const Tensor& x, const Matrix& weight, const Tensor& bias, const Tensor& out);
+
 // Every value of a contiguous i32 or i64 tensor lies in [begin, end). Only where the data is host memory.
 void check_values(const Context& ctx, const Tensor& values, std::int64_t begin, std::int64_t end);
 

@@ -73,6 +73,9 @@ CudaBackend::CudaBackend() {
   has_clusters_ = properties.major >= 9;
   CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
   CUDA_CHECK(cudaStreamCreateWithFlags(&load_stream_, cudaStreamNonBlocking));
+  CUDA_CHECK(cudaStreamCreateWithFlags(&side_stream_, cudaStreamNonBlocking));
+  CUDA_CHECK(cudaEventCreateWithFlags(&side_begin_, cudaEventDisableTiming));
+  CUDA_CHECK(cudaEventCreateWithFlags(&side_end_, cudaEventDisableTiming));
   matmul_plans_ = std::make_unique<MatmulPlans>();
   weight_upload_ = std::make_unique<WeightUpload>();
 }
@@ -80,6 +83,9 @@ CudaBackend::CudaBackend() {
 CudaBackend::~CudaBackend() {
   matmul_plans_.reset();
   weight_upload_.reset();
+  cudaEventDestroy(side_begin_);
+  cudaEventDestroy(side_end_);
+  cudaStreamDestroy(side_stream_);
   cudaStreamDestroy(load_stream_);
   cudaStreamDestroy(stream_);
 }

@@ -27,6 +27,9 @@ class CudaBackend final : public Backend {
   const Allocator& allocator() const override;
   const Allocator& staging_allocator() const override;
   DType activation_dtype(DType weight_dtype) const override { return weight_dtype; }
+  DType normed_matrix_dtype(DType checkpoint_dtype) const override {
+    return checkpoint_dtype == DType::kBFloat16 ? DType::kFloat16 : checkpoint_dtype;
+  }
   Stream main_stream() const override { return {.handle = stream_}; }
   void synchronize(Stream stream) const override;
   std::int64_t free_memory_bytes() const override;
@@ -72,6 +75,8 @@ class CudaBackend final : public Backend {
   void gather_rows(Context& ctx, const Tensor& x, const Tensor& indices, const Tensor& out) const override;
   void lora_add(Context& ctx, const Tensor& x, const LoraBatch& batch, std::span<const LoraPart> parts,
                 const Tensor& out) const override;
+  bool linear(Context& ctx, const Tensor& x, const Matrix& weight, const Tensor& bias, MatmulOutput mode,
+              const LoraBatch& batch, std::span<const LoraInput> inputs, const Tensor& out) const override;
   void sample(Context& ctx, const SamplingInput& in, const SamplingOutput& out) const override;
   void count_sampled(Context& ctx, const Tensor& tokens, const Tensor& count_slot,
                      const Tensor& token_counts) const override;
@@ -82,6 +87,9 @@ class CudaBackend final : public Backend {
   std::string name_;
   cudaStream_t stream_ = nullptr;       // of steps
   cudaStream_t load_stream_ = nullptr;  // of weights and adapters
+  cudaStream_t side_stream_ = nullptr;  // of what runs beside a product in a step
+  cudaEvent_t side_begin_ = nullptr;    // both: steps come from one thread, and each use is queued before the next
+  cudaEvent_t side_end_ = nullptr;
   int multiprocessors_ = 0;
   bool has_clusters_ = false;  // thread block clusters: sm_90 and later
   std::unique_ptr<MatmulPlans> matmul_plans_;

@@ -10,6 +10,7 @@
 #include <numeric>
 
 #include "ops/cuda/cuda_test_util.h"
+#include "ops/matmul.h"
 
 namespace shoal {
 namespace {
@@ -146,6 +147,20 @@ struct Layout {
 
 class CudaLora : public CudaTest {
  protected:
+  // Product and deltas beside each other: the bits of one after the other.
+  void expect_linear_adds_both(const Layout& layout, const Parts& parts, const LoraBatch& batch, const Tensor& x,
+                               RandomFill& random) {
+    Matrix weight = backend().allocate_matrix(layout.dtype, parts.columns, layout.num_inputs);
+    backend().fill_rows(weight, 0, random.tensor(layout.dtype, {parts.columns, layout.num_inputs}));
+    const std::vector<LoraInput> inputs{{.begin = 0, .count = layout.num_inputs, .parts = parts.parts}};
+    const DeviceTensor together(backend(), layout.out_dtype, {x.dim(0), parts.columns});
+    const DeviceTensor in_turn(backend(), layout.out_dtype, {x.dim(0), parts.columns});
+    ops::linear(ctx(), x, weight, Tensor(), MatmulOutput::kOverwrite, batch, inputs, together);
+    ops::matmul(ctx(), x, weight, Tensor(), MatmulOutput::kOverwrite, in_turn);
+    ops::lora_add(ctx(), x, batch, parts.parts, in_turn);
+    expect_equal_bits(together.download(), in_turn.download(), "linear");
+  }
+
   void compare(const Layout& layout, const std::vector<Adapters::Kind>& kinds,
                const std::vector<std::int64_t>& token_counts, std::int64_t num_base_rows) {
     RandomFill random(static_cast<std::uint64_t>(layout.num_inputs));
@@ -170,6 +185,7 @@ class CudaLora : public CudaTest {
                                        static_cast<double>(adapters.max_rank()) * double{kScale} / 3.0;
     expect_within(got, out.reference, {.family = OpFamily::kLora, .magnitude = magnitude}, where);
     expect_equal_bits(again.download(), got, "again, " + where);
+    expect_linear_adds_both(layout, parts, tokens.on(Side::kDevice), x.device, random);
     for (std::int64_t row = 0; row < tokens.num_rows; ++row) {
       const bool base = std::find(tokens.base_rows.begin(), tokens.base_rows.end(), row) != tokens.base_rows.end();
       for (std::int64_t i = 0; i < parts.columns; ++i) {

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <stdexcept>
+#include <vector>
 
 #include "ops/cuda/cuda_test_util.h"
 
@@ -34,6 +36,19 @@ constexpr std::array kVariants{
     Variant{.has_bias = true, .mode = MatmulOutput::kAccumulate},
     Variant{.float32_out = true, .x_guards = kAlignedGuards, .out_guards = kAlignedGuards},
     Variant{.has_bias = true, .mode = MatmulOutput::kAccumulate, .float32_out = true, .out_guards = kOddGuards}};
+
+using CudaWeights = CudaTest;
+
+TEST_F(CudaWeights, RefuseWhatTheirDtypeCannotHold) {
+  Matrix matrix = backend().allocate_matrix(DType::kFloat16, 2, 8);
+  std::vector<float> values(16, 65504.0F);
+  const Tensor rows(values.data(), DType::kFloat32, {2, 8});
+  backend().fill_rows(matrix, 0, rows);
+  values[9] = 1e5F;
+  EXPECT_THROW(backend().fill_rows(matrix, 0, rows), std::range_error);
+  values[9] = 1.0F;
+  backend().fill_rows(matrix, 0, rows);  // the fault is not remembered
+}
 
 class CudaMatmul : public CudaTest {
  protected:

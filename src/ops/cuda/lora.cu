@@ -2,6 +2,7 @@
 // the parts' columns. Blocks find their adapter in the step's group table, so the launches are the same for one adapter
 // and for many, and each pair works at its own rank.
 #include <algorithm>
+#include <array>
 
 #include "ops/cuda/cuda_backend.h"
 #include "ops/cuda/cuda_error.h"
@@ -10,13 +11,17 @@
 namespace shoal::cuda {
 namespace {
 
+constexpr int kMostInputs = 2;     // that layers joined along their inputs have
 constexpr int kMostParts = 6;      // q, k, v, gate and up of a parallel block are five
 constexpr int kWarps = 16;         // of a shrink block
 constexpr int kInputsEach = 1024;  // of a warp, about: four loads of 16 bytes a lane, all under way at once
 constexpr int kThreads = kWarps * kWarp;
-constexpr int kTokensTogether = 8;  // of a group that one block takes
-constexpr int kColumnsEach = 4;     // of a thread in expand
+constexpr int kShrinkTokens = 8;  // of a group that one block takes: as many as registers hold
+constexpr int kExpandTokens = 4;
+constexpr int kColumnsEach = 4;  // of a thread in expand
 constexpr int kExpandThreads = 128;
+constexpr int kExpandBlocks = 4;  // of a multiprocessor: 128 registers a thread
+constexpr int kRanksAhead = 16;   // rows of B that are on their way before the shrunk numbers are there
 
 struct LoraArgs {
   const void* x;
@@ -71,13 +76,13 @@ struct Tokens {
   }
 };
 
-// f(constant) with the smallest of 1, 2, 4, 8 that holds `count` tokens.
-template <typename F>
+// f(constant) with the smallest power of two up to kMost that holds `count` tokens.
+template <int kMost, typename F>
 __device__ inline void with_tokens(int count, const F& f) {
   if (count <= 1) return f(std::integral_constant<int, 1>{});
   if (count <= 2) return f(std::integral_constant<int, 2>{});
-  if (count <= 4) return f(std::integral_constant<int, 4>{});
-  return f(std::integral_constant<int, kTokensTogether>{});
+  if (kMost == 4 || count <= 4) return f(std::integral_constant<int, 4>{});
+  return f(std::integral_constant<int, kMost>{});
 }
 
 // Dot products of one row of A with rows of x: this lane's share, of the `share`-th of args.warps_each warps.
@@ -112,7 +117,7 @@ __device__ void dot_rows(const LoraArgs& args, const A* a, int share, const Toke
 
 template <typename T, int kTokens>
 __device__ void shrink_tokens(const LoraArgs& args, const LoraGroupRef& group, const LoraPairRef& pair, int part,
-                              int first, float (*shared)[kTokensTogether]) {
+                              int first, float (*shared)[kShrinkTokens]) {
   const Tokens<kTokens> tokens(args, group, first);
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int ranks_each = kWarps / args.warps_each;  // of a block
@@ -145,28 +150,39 @@ __device__ void shrink_tokens(const LoraArgs& args, const LoraGroupRef& group, c
   args.shrunk[(token * args.num_parts + part) * args.max_rank + first_rank + own] = sum * pair.scale;
 }
 
-// Block: x = ranks, y = group and part, z = which kTokensTogether tokens of the group.
+// Block: x = ranks, y = group and part, z = which kShrinkTokens tokens of the group.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) shrink_kernel(LoraArgs args) {
-  __shared__ float shared[kWarps][kTokensTogether];
+  __shared__ float shared[kWarps][kShrinkTokens];
   const LoraGroupRef group = args.groups[blockIdx.y / args.num_parts];
   const int part = static_cast<int>(blockIdx.y) % args.num_parts;
-  const int first = static_cast<int>(blockIdx.z) * kTokensTogether;
+  const int first = static_cast<int>(blockIdx.z) * kShrinkTokens;
   if (first >= group.token_count) return;  // a group that only pads the table has no tokens, and no pairs
   const LoraPairRef pair = group.pairs[args.target_ids[part]];
   if (static_cast<int>(blockIdx.x) * (kWarps / args.warps_each) >= pair.rank) return;
-  with_tokens(group.token_count - first,
-              [&](auto tokens) { shrink_tokens<T, decltype(tokens)::value>(args, group, pair, part, first, shared); });
+  with_tokens<kShrinkTokens>(group.token_count - first, [&](auto tokens) {
+    shrink_tokens<T, decltype(tokens)::value>(args, group, pair, part, first, shared);
+  });
+}
+
+using FourBits = Pack<std::uint16_t, kColumnsEach>;
+
+__device__ inline FourBits load_bits(const LoraPairRef& pair, std::int64_t at) {
+  return *reinterpret_cast<const FourBits*>(static_cast<const std::uint16_t*>(pair.b) + at);
+}
+
+__device__ inline float bits_to_float(std::uint16_t bits, bool bfloat16) {
+  return bfloat16 ? __uint_as_float(static_cast<std::uint32_t>(bits) << 16) : __half2float(__ushort_as_half(bits));
 }
 
 // Four neighbours of a row of B.
 __device__ inline void load_columns(const LoraPairRef& pair, std::int64_t at, std::int64_t left, bool whole,
                                     float (&b)[kColumnsEach]) {
   if (whole && pair.dtype != static_cast<std::int32_t>(DType::kFloat32)) {
-    const auto bits =
-        *reinterpret_cast<const Pack<std::uint16_t, kColumnsEach>*>(static_cast<const std::uint16_t*>(pair.b) + at);
+    const FourBits bits = load_bits(pair, at);
+    const bool bfloat16 = pair.dtype == static_cast<std::int32_t>(DType::kBFloat16);
 #pragma unroll
-    for (int c = 0; c < kColumnsEach; ++c) b[c] = load_float(&bits.v[c], pair.dtype, 0);
+    for (int c = 0; c < kColumnsEach; ++c) b[c] = bits_to_float(bits.v[c], bfloat16);
   } else {
 #pragma unroll
     for (int c = 0; c < kColumnsEach; ++c) b[c] = c < left ? load_float(pair.b, pair.dtype, at + c) : 0.0F;
@@ -192,6 +208,14 @@ __device__ void expand_tokens(const LoraArgs& args, const LoraGroupRef& group, c
       before[t] = *reinterpret_cast<const Pack<Out, kColumnsEach>*>(out + tokens.rows[t] * args.out_stride);
     }
   }
+  const bool packed = whole && pair.dtype != static_cast<std::int32_t>(DType::kFloat32);
+  const bool bfloat16 = pair.dtype == static_cast<std::int32_t>(DType::kBFloat16);
+  const int num_ahead = packed && column < columns ? min(pair.rank, kRanksAhead) : 0;
+  FourBits ahead[kRanksAhead];
+#pragma unroll
+  for (int r = 0; r < kRanksAhead; ++r) {
+    if (r < num_ahead) ahead[r] = load_bits(pair, r * columns + column);
+  }
   for (int i = static_cast<int>(threadIdx.x); i < kTokens * pair.rank; i += kExpandThreads) {
     const std::int64_t token = group.token_begin + first + min(i / pair.rank, tokens.count - 1);
     shrunk[i] = args.shrunk[(token * args.num_parts + part) * args.max_rank + i % pair.rank];
@@ -199,15 +223,27 @@ __device__ void expand_tokens(const LoraArgs& args, const LoraGroupRef& group, c
   __syncthreads();
   if (column >= columns) return;
   float sums[kTokens][kColumnsEach] = {};
-#pragma unroll 8
-  for (int r = 0; r < pair.rank; ++r) {
-    float b[kColumnsEach];
-    load_columns(pair, r * columns + column, columns - column, whole, b);
+  const auto add_rank = [&](int r, const float(&b)[kColumnsEach]) {
 #pragma unroll
     for (int t = 0; t < kTokens; ++t) {
 #pragma unroll
       for (int c = 0; c < kColumnsEach; ++c) sums[t][c] = fmaf(shrunk[t * pair.rank + r], b[c], sums[t][c]);
     }
+  };
+#pragma unroll
+  for (int r = 0; r < kRanksAhead; ++r) {
+    if (r < num_ahead) {
+      float b[kColumnsEach];
+#pragma unroll
+      for (int c = 0; c < kColumnsEach; ++c) b[c] = bits_to_float(ahead[r].v[c], bfloat16);
+      add_rank(r, b);
+    }
+  }
+#pragma unroll 8
+  for (int r = num_ahead; r < pair.rank; ++r) {
+    float b[kColumnsEach];
+    load_columns(pair, r * columns + column, columns - column, whole, b);
+    add_rank(r, b);
   }
 #pragma unroll
   for (int t = 0; t < kTokens; ++t) {
@@ -229,16 +265,16 @@ __device__ void expand_tokens(const LoraArgs& args, const LoraGroupRef& group, c
 // Block: x = columns, y = group and part, z = tokens as above. B is [rank, columns]: neighbouring threads read
 // neighbouring columns.
 template <typename Out>
-__global__ void __launch_bounds__(kExpandThreads) expand_kernel(LoraArgs args) {
-  extern __shared__ float shrunk[];  // [kTokensTogether, rank]
+__global__ void __launch_bounds__(kExpandThreads, kExpandBlocks) expand_kernel(LoraArgs args) {
+  extern __shared__ float shrunk[];  // [kExpandTokens, rank]
   const LoraGroupRef group = args.groups[blockIdx.y / args.num_parts];
   const int part = static_cast<int>(blockIdx.y) % args.num_parts;
-  const int first = static_cast<int>(blockIdx.z) * kTokensTogether;
+  const int first = static_cast<int>(blockIdx.z) * kExpandTokens;
   if (first >= group.token_count) return;
   if (static_cast<std::int64_t>(blockIdx.x) * kExpandThreads * kColumnsEach >= args.column_count[part]) return;
   const LoraPairRef pair = group.pairs[args.target_ids[part]];
   if (pair.rank == 0) return;
-  with_tokens(group.token_count - first, [&](auto tokens) {
+  with_tokens<kExpandTokens>(group.token_count - first, [&](auto tokens) {
     expand_tokens<Out, decltype(tokens)::value>(args, group, pair, part, first, shrunk);
   });
 }
@@ -250,15 +286,19 @@ int warps_for(std::int64_t inner) {
   return warps;
 }
 
-}  // namespace
-
-void CudaBackend::lora_add(Context& ctx, const Tensor& x, const LoraBatch& batch, std::span<const LoraPart> parts,
-                           const Tensor& out) const {
-  CHECK_LE(std::ssize(parts), std::int64_t{kMostParts});
-  const Arena::Scope scope(ctx.arena);
-  const auto num_parts = static_cast<std::int64_t>(parts.size());
-  const std::int64_t num_groups = batch.group_refs.dim(0) / static_cast<std::int64_t>(sizeof(LoraGroupRef));
+// How one input of a layer is launched.
+struct LoraLaunch {
   LoraArgs args{};
+  unsigned rank_blocks = 0, column_blocks = 0, pairs = 0, shrink_token_blocks = 0, expand_token_blocks = 0;
+  std::size_t expand_shared_bytes = 0;
+};
+
+LoraLaunch plan_launch(Context& ctx, const Tensor& x, const LoraBatch& batch, std::span<const LoraPart> parts,
+                       const Tensor& out) {
+  CHECK_LE(std::ssize(parts), std::int64_t{kMostParts});
+  const auto num_parts = static_cast<std::int64_t>(parts.size());
+  LoraLaunch launch;
+  LoraArgs& args = launch.args;
   args.x = x.raw();
   args.out = out.raw();
   args.groups = static_cast<const LoraGroupRef*>(batch.group_refs.raw());
@@ -279,20 +319,62 @@ void CudaBackend::lora_add(Context& ctx, const Tensor& x, const LoraBatch& batch
   }
   std::int64_t largest_group = 0;
   for (const LoraGroup& group : batch.groups) largest_group = std::max(largest_group, group.token_count);
-  const auto pairs = static_cast<unsigned>(num_groups * num_parts);
-  const unsigned tokens = blocks_for(largest_group, kTokensTogether);
+  const std::int64_t num_groups = batch.group_refs.dim(0) / static_cast<std::int64_t>(sizeof(LoraGroupRef));
+  launch.rank_blocks = blocks_for(batch.max_rank, kWarps / args.warps_each);
+  launch.pairs = static_cast<unsigned>(num_groups * num_parts);
+  launch.shrink_token_blocks = blocks_for(largest_group, kShrinkTokens);
+  launch.expand_token_blocks = blocks_for(largest_group, kExpandTokens);
+  launch.column_blocks = blocks_for(widest, kExpandThreads * kColumnsEach);
+  launch.expand_shared_bytes = static_cast<std::size_t>(kExpandTokens * batch.max_rank) * sizeof(float);
+  return launch;
+}
+
+void launch_shrink(const LoraLaunch& launch, DType dtype, cudaStream_t stream) {
+  const dim3 grid(launch.rank_blocks, launch.pairs, launch.shrink_token_blocks);
+  with_float_type(dtype, [&](auto tag) {
+    shrink_kernel<typename decltype(tag)::Type><<<grid, kThreads, 0, stream>>>(launch.args);
+  });
+  CUDA_CHECK(cudaGetLastError());
+}
+
+void launch_expand(const LoraLaunch& launch, DType dtype, cudaStream_t stream) {
+  const dim3 grid(launch.column_blocks, launch.pairs, launch.expand_token_blocks);
+  with_float_type(dtype, [&](auto tag) {
+    expand_kernel<typename decltype(tag)::Type>
+        <<<grid, kExpandThreads, launch.expand_shared_bytes, stream>>>(launch.args);
+  });
+  CUDA_CHECK(cudaGetLastError());
+}
+
+}  // namespace
+
+void CudaBackend::lora_add(Context& ctx, const Tensor& x, const LoraBatch& batch, std::span<const LoraPart> parts,
+                           const Tensor& out) const {
+  const Arena::Scope scope(ctx.arena);
+  const LoraLaunch launch = plan_launch(ctx, x, batch, parts, out);
+  launch_shrink(launch, x.dtype(), stream_of(ctx));
+  launch_expand(launch, out.dtype(), stream_of(ctx));
+}
+
+// Shrinks need x alone: they run on the side stream while the product reads the weight. In a captured step both
+// waits become edges of the graph.
+bool CudaBackend::linear(Context& ctx, const Tensor& x, const Matrix& weight, const Tensor& bias, MatmulOutput mode,
+                         const LoraBatch& batch, std::span<const LoraInput> inputs, const Tensor& out) const {
+  CHECK_LE(inputs.size(), std::size_t{kMostInputs});
+  const Arena::Scope scope(ctx.arena);
   const cudaStream_t stream = stream_of(ctx);
-  with_float_type(x.dtype(), [&](auto tag) {
-    shrink_kernel<typename decltype(tag)::Type>
-        <<<dim3(blocks_for(batch.max_rank, kWarps / args.warps_each), pairs, tokens), kThreads, 0, stream>>>(args);
-  });
-  CUDA_CHECK(cudaGetLastError());
-  const std::size_t shared_bytes = static_cast<std::size_t>(kTokensTogether * batch.max_rank) * sizeof(float);
-  const dim3 grid(blocks_for(widest, kExpandThreads * kColumnsEach), pairs, tokens);
-  with_float_type(out.dtype(), [&](auto tag) {
-    expand_kernel<typename decltype(tag)::Type><<<grid, kExpandThreads, shared_bytes, stream>>>(args);
-  });
-  CUDA_CHECK(cudaGetLastError());
+  CUDA_CHECK(cudaEventRecord(side_begin_, stream));
+  CUDA_CHECK(cudaStreamWaitEvent(side_stream_, side_begin_, 0));
+  std::array<LoraLaunch, kMostInputs> launches;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    launches[i] = plan_launch(ctx, x.columns(inputs[i].begin, inputs[i].count), batch, inputs[i].parts, out);
+    launch_shrink(launches[i], x.dtype(), side_stream_);
+  }
+  CUDA_CHECK(cudaEventRecord(side_end_, side_stream_));
+  matmul(ctx, x, weight, bias, mode, out);
+  CUDA_CHECK(cudaStreamWaitEvent(stream, side_end_, 0));
+  for (std::size_t i = 0; i < inputs.size(); ++i) launch_expand(launches[i], out.dtype(), stream);
+  return true;
 }
 
 }  // namespace shoal::cuda

@@ -19,7 +19,7 @@ class WeightUpload {
   WeightUpload& operator=(const WeightUpload&) = delete;
 
   // host_rows [n, width] of any float dtype -> `to`, n * width contiguous values of `dtype`. Safe from any thread; the
-  // rows are there when it returns.
+  // rows are there when it returns. Throws std::range_error where a finite value is beyond `dtype`.
   void put_rows(const Tensor& host_rows, void* to, DType dtype);
 
  private:
@@ -30,6 +30,7 @@ class WeightUpload {
     cudaEvent_t free = nullptr;
   };
 
+  Buffer overflow_;  // int32 on the device: 1 once a value was
   std::mutex mutex_;
   std::array<Slot, 2> slots_;
   std::size_t next_ = 0;

@@ -1,6 +1,9 @@
 // Weights on their way to the GPU: rows of a checkpoint through pinned memory, or random numbers made there.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
+#include <stdexcept>
 
 #include "ops/cuda/cuda_backend.h"
 #include "ops/cuda/cuda_error.h"
@@ -13,16 +16,20 @@ namespace {
 constexpr int kThreads = 256;
 
 template <typename T>
-__global__ void convert_kernel(const std::uint16_t* bits, const float* floats, DType from, T* out, std::int64_t count) {
+__global__ void convert_kernel(const std::uint16_t* bits, const float* floats, DType from, T* out, std::int64_t count,
+                               std::int32_t* overflow) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= count) return;
+  float value = 0.0F;
   if (from == DType::kFloat32) {
-    out[i] = from_float<T>(floats[i]);
+    value = floats[i];
   } else if (from == DType::kBFloat16) {
-    out[i] = from_float<T>(to_float(reinterpret_cast<const __nv_bfloat16*>(bits)[i]));
+    value = to_float(reinterpret_cast<const __nv_bfloat16*>(bits)[i]);
   } else {
-    out[i] = from_float<T>(to_float(reinterpret_cast<const __half*>(bits)[i]));
+    value = to_float(reinterpret_cast<const __half*>(bits)[i]);
   }
+  out[i] = from_float<T>(value);
+  if (isfinite(value) && !isfinite(to_float(out[i]))) *overflow = 1;
 }
 
 // A hash of the index as a uniform number in [-limit, limit): every byte written, no two rows alike.
@@ -40,7 +47,8 @@ __global__ void random_kernel(T* out, std::int64_t count, std::uint64_t seed, fl
 
 }  // namespace
 
-WeightUpload::WeightUpload() {
+WeightUpload::WeightUpload() : overflow_(device_allocator(), sizeof(std::int32_t)) {
+  CUDA_CHECK(cudaMemset(overflow_.raw(), 0, sizeof(std::int32_t)));
   for (Slot& slot : slots_) {
     slot.host = Buffer(pinned_allocator(), kSlotBytes);
     slot.device = Buffer(device_allocator(), kSlotBytes);
@@ -78,7 +86,7 @@ void WeightUpload::put_rows(const Tensor& host_rows, void* to, DType dtype) {
         using T = typename decltype(tag)::Type;
         convert_kernel<T><<<blocks_for(elements, kThreads), kThreads, 0, stream_>>>(
             static_cast<const std::uint16_t*>(slot.device.raw()), static_cast<const float*>(slot.device.raw()),
-            host_rows.dtype(), reinterpret_cast<T*>(target), elements);
+            host_rows.dtype(), reinterpret_cast<T*>(target), elements, static_cast<std::int32_t*>(overflow_.raw()));
       });
       CUDA_CHECK(cudaGetLastError());
     }
@@ -86,6 +94,12 @@ void WeightUpload::put_rows(const Tensor& host_rows, void* to, DType dtype) {
   }
   // The caller's memory was copied; what reads the weight next runs on another stream.
   CUDA_CHECK(cudaStreamSynchronize(stream_));
+  if (host_rows.dtype() == dtype) return;
+  std::int32_t overflow = 0;
+  CUDA_CHECK(cudaMemcpy(&overflow, overflow_.raw(), sizeof overflow, cudaMemcpyDeviceToHost));
+  if (overflow == 0) return;
+  CUDA_CHECK(cudaMemset(overflow_.raw(), 0, sizeof overflow));
+  throw std::range_error(fmt::format("a value is beyond {}", dtype_name(dtype)));
 }
 
 void CudaBackend::fill_rows(Matrix& matrix, std::int64_t row_begin, const Tensor& host_rows) const {
