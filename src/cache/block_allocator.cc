@@ -3,7 +3,6 @@
 #include <limits>
 #include <utility>
 
-#include "core/block_size.h"
 #include "core/check.h"
 
 namespace shoal {
@@ -56,29 +55,6 @@ void BlockAllocator::take_poison(std::vector<std::int32_t>& block_ids) {
     block_ids.push_back(block);
   }
   poison_.clear();
-}
-
-BlockTable& BlockTable::operator=(BlockTable&& other) noexcept {
-  if (this != &other) {
-    clear();
-    allocator_ = other.allocator_;
-    block_ids_.swap(other.block_ids_);
-  }
-  return *this;
-}
-
-bool BlockTable::grow_to_tokens(std::int64_t num_tokens) {
-  const std::int64_t missing = blocks_for_tokens(num_tokens) - num_blocks();
-  return missing <= 0 || allocator_->allocate(missing, block_ids_);
-}
-
-void BlockTable::reserve_tokens(std::int64_t num_tokens) {
-  block_ids_.reserve(static_cast<std::size_t>(blocks_for_tokens(num_tokens)));
-}
-
-void BlockTable::clear() {
-  allocator_->free(block_ids_);
-  block_ids_.clear();
 }
 
 }  // namespace shoal

@@ -1,5 +1,5 @@
-// BlockAllocator hands out numbers of cache blocks; BlockTable owns those of one sequence and gives them back.
-// Used by the scheduler, and by the command line's teacher forcing.
+// BlockAllocator hands out numbers of cache blocks. Used by BlockTable and PrefixTree, which give them back; made by
+// the scheduler's batch and by the command line's teacher forcing.
 #pragma once
 
 #include <cstdint>
@@ -41,30 +41,6 @@ class BlockAllocator {
   std::vector<std::int32_t> free_;  // the next one is at the back
   std::vector<BlockState> state_;   // [num_blocks]
   std::vector<std::int32_t> poison_;
-};
-
-// The blocks of one sequence, in the order of its tokens; they go back when it is cleared or destroyed.
-class BlockTable {
- public:
-  explicit BlockTable(BlockAllocator& allocator) : allocator_(&allocator) {}
-  ~BlockTable() { clear(); }
-  BlockTable(BlockTable&& other) noexcept : allocator_(other.allocator_) { block_ids_.swap(other.block_ids_); }
-  BlockTable& operator=(BlockTable&& other) noexcept;
-  BlockTable(const BlockTable&) = delete;
-  BlockTable& operator=(const BlockTable&) = delete;
-
-  // Makes room for `num_tokens` tokens; false, and nothing taken, when too few blocks are free.
-  bool grow_to_tokens(std::int64_t num_tokens);
-  // Memory for the ids of that many tokens' blocks, so that growing to them allocates nothing.
-  void reserve_tokens(std::int64_t num_tokens);
-  void clear();
-
-  std::span<const std::int32_t> block_ids() const { return block_ids_; }
-  std::int64_t num_blocks() const { return static_cast<std::int64_t>(block_ids_.size()); }
-
- private:
-  BlockAllocator* allocator_;
-  std::vector<std::int32_t> block_ids_;
 };
 
 }  // namespace shoal

@@ -5,7 +5,7 @@
 #include <numeric>
 #include <set>
 
-#include "cache/block_allocator.h"
+#include "cache/block_table.h"
 #include "cache/kv_cache.h"
 #include "core/block_size.h"
 

@@ -1,6 +1,9 @@
 // AdapterKey: how a request names an adapter. Travels from server/ through scheduler/ and engine/ to its AdapterSource.
+// AdapterIdentity: which weights that turned out to be. Made by the engine, part of the prefix cache's key.
 #pragma once
 
+#include <compare>
+#include <cstdint>
 #include <string>
 
 namespace shoal {
@@ -11,6 +14,15 @@ struct AdapterKey {
   std::string id;
 
   bool operator==(const AdapterKey&) const = default;
+};
+
+// Equal identities are the same weights, bit for bit; all zeros is the base model. One key may stand for several in
+// turn, when its files are replaced.
+struct AdapterIdentity {
+  std::uint64_t high = 0;
+  std::uint64_t low = 0;
+
+  std::strong_ordering operator<=>(const AdapterIdentity&) const = default;
 };
 
 }  // namespace shoal

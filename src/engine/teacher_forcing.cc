@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "cache/block_table.h"
+
 namespace shoal {
 namespace {
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "cache/block_allocator.h"
+#include "cache/block_table.h"
 #include "engine/engine.h"
 #include "scheduler/answer_text.h"
 #include "scheduler/request.h"

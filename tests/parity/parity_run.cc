@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cache/block_table.h"
+
 namespace shoal {
 namespace {
 
