@@ -89,7 +89,11 @@ void AdapterStore::collect_finished() {
     }
     evict_for(load.result->value().num_bytes());
     slot.weights = std::make_unique<AdapterWeights>(std::move(load.result->value()));
-    slot.status = {.state = AdapterState::kReady, .error = std::nullopt, .modules = slot.weights->num_modules()};
+    // Each load is another identity: the files may have changed since the last one.
+    slot.status = {.state = AdapterState::kReady,
+                   .error = std::nullopt,
+                   .modules = slot.weights->num_modules(),
+                   .identity = {.high = 0, .low = ++num_loads_}};
     weights_by_slot_[index] = slot.weights.get();
     used_bytes_ += slot.weights->num_bytes();
     num_loaded_.fetch_add(1, std::memory_order_relaxed);

@@ -76,6 +76,7 @@ class AdapterStore {
   std::atomic<std::int64_t> num_loaded_{0};
   std::int64_t used_bytes_ = 0;
   std::uint64_t clock_ = 0;
+  std::uint64_t num_loads_ = 0;  // that ended well
 
   std::mutex mutex_;
   std::condition_variable_any work_;

@@ -22,6 +22,7 @@ struct EngineInfo {
   std::int64_t num_blocks = 0;       // cache blocks of 16 tokens
   std::int64_t max_step_tokens = 0;  // query tokens of one step
   std::int64_t max_sequences = 0;    // sequences of one step, and state slots
+  std::int64_t sliding_window = 0;   // tokens that a query sees in every layer; 0: all
 };
 
 // A pinned adapter. Slot -1 is the base model.
@@ -33,8 +34,9 @@ enum class AdapterState : std::uint8_t { kLoading, kReady, kFailed };
 
 struct AdapterStatus {
   AdapterState state = AdapterState::kLoading;
-  std::optional<Error> error;  // with kFailed
-  std::int64_t modules = 0;    // with kReady: linear parts it changes, all matched
+  std::optional<Error> error;     // with kFailed
+  std::int64_t modules = 0;       // with kReady: linear parts it changes, all matched
+  AdapterIdentity identity = {};  // with kReady
 };
 
 // All calls come from one thread at a time (the scheduler's).

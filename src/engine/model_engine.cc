@@ -102,7 +102,8 @@ void ModelEngine::load(const EngineOptions& options, const ConfigReader& config)
            .max_positions = served,
            .num_blocks = 0,
            .max_step_tokens = options.max_step_tokens,
-           .max_sequences = options.max_sequences};
+           .max_sequences = options.max_sequences,
+           .sliding_window = model_info_.sliding_window};
 }
 
 // Nearly all that is free on a device, but for its adapters, its scratch and its graphs; a modest part of a host.

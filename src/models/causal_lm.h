@@ -27,6 +27,7 @@ struct ModelInfo {
   std::int64_t hidden = 0;
   std::int64_t vocab = 0;
   std::int64_t max_positions = 0;
+  std::int64_t sliding_window = 0;  // tokens that a query sees in every layer; 0: all
   PositionLimit position_limit = PositionLimit::kConfig;
 };
 

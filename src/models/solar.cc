@@ -125,7 +125,8 @@ ModelInfo read_solar_info(const ConfigReader& config) {
           .head_dim = c.head_dim,
           .hidden = c.hidden,
           .vocab = c.vocab,
-          .max_positions = c.max_positions};
+          .max_positions = c.max_positions,
+          .sliding_window = c.sliding_window};
 }
 
 std::unique_ptr<CausalLm> load_solar(const ConfigReader& config, LoadContext& load) {

@@ -4,10 +4,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "cache/block_allocator.h"
+#include "cache/block_table.h"
+#include "cache/prefix_tree.h"
 #include "engine/engine.h"
 #include "engine/step_plan.h"
 #include "scheduler/scheduler.h"
@@ -29,12 +32,19 @@ class Batch {
   std::span<Sequence* const> planned() const { return planned_; }
   // The planned step ran: its query tokens are in the cache.
   void step_done();
+  // With a prefix cache: others may share what the step completed, but for rows that failed. After step_done, before
+  // anything is given back.
+  void share_prefixes();
 
   // Frees what a sequence holds of the batch; it runs no more.
   void give_back(Sequence& sequence);
 
   Sequences& running() { return running_; }
-  BlockAllocator& allocator() { return allocator_; }
+  // The empty table of a new sequence; any thread.
+  BlockTable make_table() { return BlockTable(allocator_, prefixes_ ? &*prefixes_ : nullptr); }
+  std::int64_t num_blocks() const { return allocator_.num_blocks(); }
+  std::int64_t num_used_blocks() const { return allocator_.num_used() - num_idle_blocks(); }  // that sequences hold
+  PrefixStats prefix_stats() const;
   std::int64_t num_running() const { return static_cast<std::int64_t>(running_.size()); }
   std::int64_t num_preemptions() const { return num_preemptions_; }
   std::int64_t num_prompt_tokens() const { return num_prompt_tokens_; }  // of all requests started so far
@@ -50,6 +60,9 @@ class Batch {
   void choose_decode_rows(Sequences& waiting);
   void choose_prompt_chunks();
   void admit(Sequences& waiting);
+  bool take_blocks(Sequence& sequence);
+  PrefixTree::Match find_prefix(const Sequence& sequence) const;
+  std::int64_t num_idle_blocks() const { return prefixes_ ? prefixes_->num_idle() : 0; }
   void start(Sequence& sequence);
   void preempt_youngest(Sequences& waiting);
   void choose(Sequence& sequence);
@@ -59,6 +72,8 @@ class Batch {
   std::int64_t step_tokens_;  // query tokens of one step
   std::int64_t max_running_;  // so many that each can have a token of a step
   BlockAllocator allocator_;
+  std::optional<PrefixTree> prefixes_;  // none: prefix caching is off
+  PrefixStats prefix_stats_;
   std::vector<std::int32_t> free_state_slots_;
   Sequences running_;  // destroyed before the allocator
 

@@ -31,7 +31,7 @@ struct Fixture {
                     .adapter = std::nullopt,
                     .stop = {}};
     auto stream = std::make_shared<EventStream>(nullptr, wakeup);
-    auto sequence = std::make_unique<Sequence>(std::move(request), std::move(stream), nullptr, batch.allocator());
+    auto sequence = std::make_unique<Sequence>(std::move(request), std::move(stream), nullptr, batch.make_table());
     sequence->arrival = next_arrival++;
     waiting.push_back(std::move(sequence));
     return *waiting.back();
@@ -45,6 +45,7 @@ struct Fixture {
   }
   void finish_step() {
     batch.step_done();
+    batch.share_prefixes();
     for (Sequence* sequence : batch.planned()) {
       if (sequence->num_pending() == 0) sequence->tokens.push_back(7);
     }
@@ -145,8 +146,37 @@ TEST(Batch, HistoryComesWithEachStartOnly) {
   EXPECT_EQ(next_history(), sequence.num_tokens()) << "prompt and output after a restart";
 }
 
-TEST(Batch, DecodeStepAllocatesNothing) {
-  Fixture fixture(engine_info(200), {});
+TEST(Batch, PreemptedSequenceFindsItsOwnBlocksAndGetsItsHistory) {
+  Fixture fixture(engine_info(8), {.prefix_caching = true});
+  Sequence& sequence = fixture.add(40, 50);
+  sequence.request.sampling.presence_penalty = 1.0F;
+  for (int i = 0; i < 10; ++i) (void)fixture.step();
+  fixture.waiting.push_back(std::move(fixture.batch.running()[0]));
+  fixture.batch.running().clear();
+  fixture.batch.give_back(sequence);
+  EXPECT_EQ(fixture.batch.num_used_blocks(), 0);
+  EXPECT_EQ(fixture.batch.prefix_stats().cached_blocks, 3) << "49 of 50 tokens were computed";
+  const PlanSequence row = fixture.batch.plan_step(fixture.waiting).sequences.at(0);
+  EXPECT_EQ(row.cached_length, 48);
+  EXPECT_EQ(row.query_length, 2);
+  EXPECT_EQ(row.history_length, 50);
+  EXPECT_EQ(sequence.num_prompt_hits, 0) << "what the request found when it started";
+}
+
+TEST(Batch, LastBlockOfAPromptOfWholeBlocksIsComputedAgain) {
+  Fixture fixture(engine_info(20), {.prefix_caching = true});
+  fixture.add(48, 5);
+  (void)fixture.step();
+  fixture.add(48, 5);
+  EXPECT_EQ(fixture.step(), (Lengths{1, 16}));
+  EXPECT_EQ(fixture.batch.num_used_blocks(), 4) << "three that both hold, and one of the first answer";
+}
+
+class BatchAllocation : public testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(PrefixCaching, BatchAllocation, testing::Bool());
+
+TEST_P(BatchAllocation, DecodeStepAllocatesNothing) {
+  Fixture fixture(engine_info(200), {.prefix_caching = GetParam()});
   for (int i = 0; i < 8; ++i) fixture.add(5 + i, 200);
   for (int i = 0; i < 4; ++i) (void)fixture.step();
   const std::int64_t before = test::num_allocations();

@@ -19,7 +19,9 @@ std::uint64_t mix(std::uint64_t state, std::uint64_t value) {
   return x ^ (x >> 31);
 }
 
-std::uint64_t text_of_adapter(const std::string& id) { return mix(1, std::hash<std::string>()(id)); }
+std::uint64_t text_of_weights(const std::string& id, std::uint64_t generation) {
+  return mix(1 + generation, std::hash<std::string>()(id));
+}
 
 }  // namespace
 
@@ -28,7 +30,8 @@ FakeEngine::FakeEngine(EngineInfo info, Wakeup& wakeup)
       wakeup_(wakeup),
       cache_(static_cast<std::size_t>(info_.num_blocks * kBlockSize)),
       histories_(static_cast<std::size_t>(info_.max_sequences)),
-      block_users_(static_cast<std::size_t>(info_.num_blocks), -1),
+      block_readers_(static_cast<std::size_t>(info_.num_blocks), -1),
+      block_writers_(static_cast<std::size_t>(info_.num_blocks), -1),
       slot_users_(static_cast<std::size_t>(info_.max_sequences), -1) {
   result_.samples.reserve(static_cast<std::size_t>(info_.max_sequences));
 }
@@ -97,17 +100,35 @@ void FakeEngine::check_row(const StepPlan& plan, std::size_t index) {
   ASSERT_LT(row.state_slot, info_.max_sequences);
   EXPECT_NE(std::exchange(slot_users_[static_cast<std::size_t>(row.state_slot)], num_steps_), num_steps_)
       << "two rows share a state slot";
-  for (std::int64_t i = 0; i < row.num_blocks; ++i) {
+  check_blocks(plan, row);
+}
+
+// Rows may share what none of them writes.
+void FakeEngine::check_blocks(const StepPlan& plan, const PlanSequence& row) {
+  for (std::int64_t i = first_visible(row) / kBlockSize; i < row.num_blocks; ++i) {
     const auto block = static_cast<std::size_t>(plan.block_ids[static_cast<std::size_t>(row.block_begin + i)]);
-    ASSERT_LT(block, block_users_.size());
-    EXPECT_NE(std::exchange(block_users_[block], num_steps_), num_steps_) << "two rows share a block";
+    ASSERT_LT(block, block_readers_.size());
+    EXPECT_NE(block_writers_[block], num_steps_) << "a block that another row writes";
+    if ((i + 1) * kBlockSize > row.cached_length) {
+      EXPECT_NE(block_readers_[block], num_steps_) << "a block that another row reads";
+      block_writers_[block] = num_steps_;
+    } else {
+      block_readers_[block] = num_steps_;
+    }
   }
 }
 
-// Reads every cached token, writes the query tokens; returns the hash of the whole text.
+// The first position of the block in which the sliding window of the first query token begins.
+std::int64_t FakeEngine::first_visible(const PlanSequence& row) const {
+  if (info_.sliding_window == 0) return 0;
+  return std::max<std::int64_t>(0, row.cached_length - info_.sliding_window) / kBlockSize * kBlockSize;
+}
+
+// Reads every cached token that the query sees, writes the query tokens; returns the hash of the whole text.
 std::uint64_t FakeEngine::run_row(const StepPlan& plan, const PlanSequence& row) {
   std::uint64_t text = adapter_text(row.adapter);
-  for (std::int64_t position = 0; position < row.cached_length + row.query_length; ++position) {
+  const std::int64_t first = first_visible(row);
+  for (std::int64_t position = first; position < row.cached_length + row.query_length; ++position) {
     const auto block =
         static_cast<std::int64_t>(plan.block_ids[static_cast<std::size_t>(row.block_begin + position / kBlockSize)]);
     CacheSlot& slot = cache_[static_cast<std::size_t>(block * kBlockSize + position % kBlockSize)];
@@ -116,7 +137,8 @@ std::uint64_t FakeEngine::run_row(const StepPlan& plan, const PlanSequence& row)
       slot.token = plan.input_ids[static_cast<std::size_t>(row.input_begin + position - row.cached_length)];
       slot.text = mix(text, static_cast<std::uint64_t>(slot.token));
     }
-    text = mix(text, static_cast<std::uint64_t>(slot.token));
+    const bool unseen_before = position == first && first > 0;
+    text = unseen_before ? slot.text : mix(text, static_cast<std::uint64_t>(slot.token));
     EXPECT_TRUE(slot.position == position && slot.text == text)
         << "a wrong or stale key at position " << position << " (found " << slot.position << ")";
   }
@@ -124,18 +146,32 @@ std::uint64_t FakeEngine::run_row(const StepPlan& plan, const PlanSequence& row)
 }
 
 std::uint64_t FakeEngine::adapter_text(std::int32_t slot) const {
-  if (slot < 0) return text_of_adapter("");
+  if (slot < 0) return text_of_weights("", 0);
   const std::lock_guard lock(mutex_);
   const Adapter& adapter = adapters_.at(static_cast<std::size_t>(slot));
   EXPECT_GT(adapter.pins, 0) << adapter.key.id << " runs without a pin";
   EXPECT_EQ(adapter.state, AdapterState::kReady) << adapter.key.id << " runs before it is loaded";
-  return text_of_adapter(adapter.key.id);
+  return text_of_weights(adapter.key.id, adapter.generation);
+}
+
+std::uint64_t FakeEngine::text_of_adapter(const std::string& id) const {
+  const std::lock_guard lock(mutex_);
+  const auto replaced = generations_.find(id);
+  return text_of_weights(id, replaced == generations_.end() ? 0 : replaced->second);
+}
+
+void FakeEngine::replace_adapter(const std::string& id) {
+  const std::lock_guard lock(mutex_);
+  ++generations_[id];
 }
 
 // The tokens that penalties count must be the text itself: given when it starts or restarts, then grown by samples.
 void FakeEngine::follow_history(const StepPlan& plan, const PlanSequence& row, std::uint64_t text, std::int64_t token) {
-  std::vector<std::int64_t>& history = histories_[static_cast<std::size_t>(row.state_slot)];
-  EXPECT_EQ(row.history_length > 0, row.cached_length == 0) << "history comes with the first tokens, and only then";
+  History& state = histories_[static_cast<std::size_t>(row.state_slot)];
+  std::vector<std::int64_t>& history = state.tokens;
+  const bool goes_on = row.cached_length > 0 && row.cached_length == state.length;
+  EXPECT_TRUE(goes_on || row.history_length > 0) << "a sequence starts without its history";
+  state.length = row.cached_length + row.query_length;
   if (row.history_length > 0) {
     EXPECT_GE(row.history_length, row.history_prompt_length);
     EXPECT_GE(row.history_prompt_length, 1);
@@ -155,7 +191,7 @@ std::int64_t FakeEngine::sample(std::uint64_t text, const SamplingParams& sampli
 }
 
 std::vector<std::int64_t> FakeEngine::solo_tokens(const Request& request) const {
-  std::uint64_t text = text_of_adapter(request.adapter.has_value() ? request.adapter->id : "");
+  std::uint64_t text = request.adapter.has_value() ? text_of_adapter(request.adapter->id) : text_of_weights("", 0);
   for (const std::int64_t id : request.prompt_ids) text = mix(text, static_cast<std::uint64_t>(id));
   std::vector<std::int64_t> tokens;
   for (std::int64_t i = 0; i < request.max_new_tokens; ++i) {
@@ -170,6 +206,7 @@ AdapterHandle FakeEngine::acquire_adapter(const AdapterKey& key) {
   Adapter* adapter = find_adapter(key.id);
   if (adapter == nullptr) adapter = &adapters_.emplace_back(Adapter{.key = key, .error = {}});
   if (adapter->pins++ == 0) {
+    adapter->generation = generations_[key.id];
     adapter->state = key.id.starts_with("slow") ? AdapterState::kLoading : AdapterState::kReady;
     adapter->error.reset();
   }
@@ -180,7 +217,10 @@ AdapterStatus FakeEngine::adapter_status(AdapterHandle handle) const {
   const std::lock_guard lock(mutex_);
   const Adapter& adapter = adapters_.at(static_cast<std::size_t>(handle.slot));
   EXPECT_GT(adapter.pins, 0);
-  return {.state = adapter.state, .error = adapter.error, .modules = 1};
+  return {.state = adapter.state,
+          .error = adapter.error,
+          .modules = 1,
+          .identity = {.high = adapter.generation + 1, .low = std::hash<std::string>()(adapter.key.id)}};
 }
 
 void FakeEngine::release_adapter(AdapterHandle handle) {

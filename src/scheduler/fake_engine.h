@@ -46,6 +46,8 @@ class FakeEngine final : public Engine {
   // Adapters whose id starts with "slow" load until one of these is called; others are ready at once.
   void complete_load(const std::string& id);
   void fail_load(const std::string& id, Error error);
+  // Its files are other ones from now on: the next load finds other weights.
+  void replace_adapter(const std::string& id);
   std::int64_t num_pins() const;
   std::int64_t num_pins(const std::string& id) const;
 
@@ -71,11 +73,20 @@ class FakeEngine final : public Engine {
     AdapterState state = AdapterState::kLoading;
     std::optional<Error> error;
     std::int64_t pins = 0;
+    std::uint64_t generation = 0;  // of the weights that are loaded
+  };
+  // Of a sequence with penalties after its last step.
+  struct History {
+    std::int64_t length = -1;          // tokens of its text in the cache
+    std::vector<std::int64_t> tokens;  // that were counted
   };
 
   void wait_for_turn();
   void check_plan(const StepPlan& plan);
   void check_row(const StepPlan& plan, std::size_t index);
+  void check_blocks(const StepPlan& plan, const PlanSequence& row);
+  std::int64_t first_visible(const PlanSequence& row) const;
+  std::uint64_t text_of_adapter(const std::string& id) const;
   std::uint64_t run_row(const StepPlan& plan, const PlanSequence& row);
   std::uint64_t adapter_text(std::int32_t slot) const;
   void follow_history(const StepPlan& plan, const PlanSequence& row, std::uint64_t text, std::int64_t token);
@@ -85,10 +96,11 @@ class FakeEngine final : public Engine {
 
   EngineInfo info_;
   Wakeup& wakeup_;
-  std::vector<CacheSlot> cache_;                      // [num_blocks * 16]
-  std::vector<std::vector<std::int64_t>> histories_;  // [max_sequences] texts of sequences with penalties
-  std::vector<std::int64_t> block_users_;             // [num_blocks] the step that used it last
-  std::vector<std::int64_t> slot_users_;              // [max_sequences]
+  std::vector<CacheSlot> cache_;             // [num_blocks * 16]
+  std::vector<History> histories_;           // [max_sequences]
+  std::vector<std::int64_t> block_readers_;  // [num_blocks] the step that read it last
+  std::vector<std::int64_t> block_writers_;  // [num_blocks] the step that wrote it last
+  std::vector<std::int64_t> slot_users_;     // [max_sequences]
   std::int64_t num_steps_ = 0;
   StepResult result_;
 
@@ -96,6 +108,7 @@ class FakeEngine final : public Engine {
   std::condition_variable turn_;
   // Guarded by mutex_:
   std::vector<Adapter> adapters_;
+  std::map<std::string, std::uint64_t> generations_;  // of adapters whose files were replaced
   std::optional<std::string> failure_;
   std::optional<std::int64_t> allowed_steps_;  // none: as many as it likes
   bool held_ = false;

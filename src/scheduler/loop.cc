@@ -59,7 +59,7 @@ Result<std::shared_ptr<EventStream>> Scheduler::Loop::submit(Request request, st
   if (std::optional<Error> error = check_request(request)) return *std::move(error);
   // Shared by scheduler and reader: either may end first.
   auto stream = std::make_shared<EventStream>(std::move(on_event), wakeup_);
-  auto sequence = std::make_unique<Sequence>(std::move(request), stream, tokenizer_, batch_.allocator());
+  auto sequence = std::make_unique<Sequence>(std::move(request), stream, tokenizer_, batch_.make_table());
   sequence->timings.submitted = Clock::now();
   {
     const std::lock_guard lock(mutex_);
@@ -141,6 +141,7 @@ void Scheduler::Loop::take_ready() {
     if (sequence->ended) continue;
     const AdapterStatus status = sequence->pin.status();
     if (status.state == AdapterState::kReady) {
+      sequence->prefix_key.adapter = status.identity;
       insert_in_order(waiting_, std::move(sequence));
     } else if (status.state == AdapterState::kFailed) {
       CHECK(status.error.has_value());
@@ -196,6 +197,7 @@ void Scheduler::Loop::apply(const StepResult& result) {
       accept(sequence, sample, now);
     }
   }
+  batch_.share_prefixes();
 }
 
 void Scheduler::Loop::accept(Sequence& sequence, const SampledToken& sample, Clock::time_point now) {
@@ -213,6 +215,7 @@ void Scheduler::Loop::accept(Sequence& sequence, const SampledToken& sample, Clo
                     .tail = {},
                     .prompt_tokens = sequence.num_prompt_tokens,
                     .generated_tokens = 0,
+                    .cached_tokens = sequence.num_prompt_hits,
                     .timings = sequence.timings};
   sequence.answer.finish(event);
   sequence.ended = true;
@@ -247,8 +250,9 @@ void Scheduler::Loop::collect_ended(Sequences& sequences) {
 // Publishes the state, and only then sends last events: whoever reads one finds everything given back.
 void Scheduler::Loop::settle() {
   counters_.running = batch_.num_running();
-  counters_.total_blocks = batch_.allocator().num_blocks();
-  counters_.used_blocks = batch_.allocator().num_used();
+  counters_.total_blocks = batch_.num_blocks();
+  counters_.used_blocks = batch_.num_used_blocks();
+  counters_.prefix = batch_.prefix_stats();
   counters_.batch_size = static_cast<std::int64_t>(batch_.planned().size());
   counters_.prompt_tokens = batch_.num_prompt_tokens();
   counters_.preemptions = batch_.num_preemptions();

@@ -33,6 +33,7 @@ struct Request {
   bool ignore_eos = false;
   bool skip_special_tokens = true;  // in generated_text and delta
   std::int32_t priority = 0;
+  std::string cache_salt = {};  // requests of different salts share no cached prefix
 };
 
 enum class FinishReason : std::uint8_t { kLength, kEndOfSequence, kStopSequence };
@@ -58,6 +59,7 @@ struct FinishEvent {
   std::string tail;            // text that was held back and belongs to the answer after all: the last delta
   std::int64_t prompt_tokens = 0;
   std::int64_t generated_tokens = 0;
+  std::optional<std::int64_t> cached_tokens;  // of the prompt, found in the prefix cache; none: it is off
   RequestTimings timings;
 };
 

@@ -22,13 +22,14 @@ struct SchedulerOptions {
   std::int64_t max_concurrent_requests = 1024;   // beyond: kOverloaded
   std::int64_t max_total_tokens = 0;             // prompt + new of one request; 0: what the model can hold
   BlockOrder block_order = BlockOrder::kAscending;
+  bool prefix_caching = false;  // texts that begin alike share the cache blocks of their beginning
 };
 
 // A consistent picture for /metrics and tests.
 struct SchedulerStats {
   std::int64_t queued = 0;  // submitted and not running: adapter loads and preempted ones included
   std::int64_t running = 0;
-  std::int64_t used_blocks = 0;
+  std::int64_t used_blocks = 0;  // that sequences hold
   std::int64_t total_blocks = 0;
   std::int64_t steps = 0;         // engine steps so far
   std::int64_t decode_steps = 0;  // of these, steps that held at least one decode row
@@ -39,6 +40,7 @@ struct SchedulerStats {
   std::int64_t finished = 0;
   std::int64_t cancelled = 0;
   std::int64_t failed = 0;
+  PrefixStats prefix;
   StepStats prefill;                                // steps of prompts alone
   StepStats decode;                                 // steps with at least one decode row
   Distribution<kBatchSizeBounds.size()> next_size;  // requests that a step started, where it started any

@@ -23,7 +23,13 @@ struct Live {
 Request random_request(std::mt19937_64& random) {
   const auto below = [&random](std::uint64_t limit) { return static_cast<std::int64_t>(random() % limit); };
   Request request{.prompt_ids = {}, .max_new_tokens = 1 + below(60), .sampling = {}, .adapter = {}, .stop = {}};
-  for (std::int64_t n = 1 + below(80); n > 0; --n) request.prompt_ids.push_back(below(1000));
+  // Half of the prompts begin like others: with one of three texts, cut anywhere.
+  if (const std::int64_t text = below(6); text < 3) {
+    for (std::int64_t n = 20 + below(40), i = 0; i < n; ++i) request.prompt_ids.push_back(text * 100 + i);
+  }
+  for (std::int64_t n = 1 + below(80) / (request.prompt_ids.empty() ? 1 : 4); n > 0; --n) {
+    request.prompt_ids.push_back(below(1000));
+  }
   request.sampling.seed = static_cast<std::uint64_t>(below(900));
   if (below(20) == 0) request.sampling.seed = FakeEngine::kNanSeed;
   if (below(3) == 0) request.sampling.frequency_penalty = 0.5F;
@@ -57,6 +63,8 @@ struct StressCase {
   std::int64_t num_blocks;
   std::int64_t budget;
   BlockOrder order;
+  bool prefix_caching = false;
+  std::int64_t sliding_window = 0;
 };
 
 class SchedulerStress : public testing::TestWithParam<StressCase> {};
@@ -71,11 +79,14 @@ TEST_P(SchedulerStress, ThousandRequestsWithCancelsAtRandomStages) {
                      .max_positions = 200,
                      .num_blocks = test_case.num_blocks,
                      .max_step_tokens = 128,
-                     .max_sequences = 7},
+                     .max_sequences = 7,
+                     .sliding_window = test_case.sliding_window},
                     wakeup);
-  Scheduler scheduler(
-      engine, wakeup, nullptr,
-      {.max_batch_prefill_tokens = test_case.budget, .max_concurrent_requests = 40, .block_order = test_case.order});
+  Scheduler scheduler(engine, wakeup, nullptr,
+                      {.max_batch_prefill_tokens = test_case.budget,
+                       .max_concurrent_requests = 40,
+                       .block_order = test_case.order,
+                       .prefix_caching = test_case.prefix_caching});
   std::mt19937_64 random(test_case.seed);
   std::vector<Live> live;
   int submitted = 0;
@@ -130,14 +141,31 @@ TEST_P(SchedulerStress, ThousandRequestsWithCancelsAtRandomStages) {
   if (test_case.num_blocks < 20 && test_case.budget > 8) {  // else too few run together for it to be certain
     EXPECT_GT(stats.preemptions, 0);
   }
+  if (test_case.prefix_caching) {
+    EXPECT_GT(stats.prefix.hits, 50);
+    EXPECT_GT(stats.prefix.hit_tokens, stats.prefix.hits * 15);
+    EXPECT_GT(stats.prefix.evicted_blocks, 50);
+    EXPECT_LT(stats.prefix.hits, stats.prefix.lookups);
+  } else {
+    EXPECT_EQ(stats.prefix.lookups, 0);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Sizes, SchedulerStress,
-    testing::Values(StressCase{.seed = 1, .num_blocks = 9, .budget = 16, .order = BlockOrder::kShuffled},
-                    StressCase{.seed = 2, .num_blocks = 12, .budget = 64, .order = BlockOrder::kAscending},
-                    StressCase{.seed = 3, .num_blocks = 16, .budget = 3, .order = BlockOrder::kShuffled},
-                    StressCase{.seed = 4, .num_blocks = 100, .budget = 128, .order = BlockOrder::kShuffled}));
+    testing::Values(
+        StressCase{.seed = 1, .num_blocks = 9, .budget = 16, .order = BlockOrder::kShuffled},
+        StressCase{.seed = 2, .num_blocks = 12, .budget = 64, .order = BlockOrder::kAscending},
+        StressCase{.seed = 3, .num_blocks = 16, .budget = 3, .order = BlockOrder::kShuffled},
+        StressCase{.seed = 4, .num_blocks = 100, .budget = 128, .order = BlockOrder::kShuffled},
+        StressCase{.seed = 5, .num_blocks = 13, .budget = 32, .order = BlockOrder::kShuffled, .prefix_caching = true},
+        StressCase{.seed = 6, .num_blocks = 40, .budget = 64, .order = BlockOrder::kAscending, .prefix_caching = true},
+        StressCase{.seed = 7,
+                   .num_blocks = 24,
+                   .budget = 48,
+                   .order = BlockOrder::kShuffled,
+                   .prefix_caching = true,
+                   .sliding_window = 20}));
 
 }  // namespace
 }  // namespace shoal

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "cache/block_table.h"
@@ -50,19 +51,21 @@ class AdapterPin {
 
 struct Sequence {
   Sequence(Request request_in, std::shared_ptr<EventStream> stream_in, const Tokenizer* tokenizer,
-           BlockAllocator& allocator)
+           BlockTable empty_table)
       : request(std::move(request_in)),
         stream(std::move(stream_in)),
         answer(request, tokenizer),
         num_prompt_tokens(static_cast<std::int64_t>(request.prompt_ids.size())),
         tokens(std::exchange(request.prompt_ids, {})),
-        blocks(allocator) {}
+        prefix_key{.adapter = {}, .salt = request.cache_salt},
+        blocks(std::move(empty_table)) {}
 
   std::int64_t num_tokens() const { return static_cast<std::int64_t>(tokens.size()); }
   // Tokens that are not in the cache yet: one for a row that decodes, more for a prompt (or a recomputed text).
   std::int64_t num_pending() const { return num_tokens() - num_cached; }
   bool started() const { return timings.started != std::chrono::steady_clock::time_point(); }
   std::int64_t num_generated() const { return num_tokens() - num_prompt_tokens; }
+  bool failed() const { return last_event.has_value() && std::holds_alternative<Error>(*last_event); }
 
   Request request;  // its prompt has moved to `tokens`
   const std::shared_ptr<EventStream> stream;
@@ -73,6 +76,8 @@ struct Sequence {
   std::int64_t num_prompt_tokens;
   std::vector<std::int64_t> tokens;  // the prompt, then what was generated
   AdapterPin pin;
+  PrefixKey prefix_key;                         // its adapter is set when that is ready
+  std::optional<std::int64_t> num_prompt_hits;  // prompt tokens found in the prefix cache at the first start
 
   // While it runs:
   std::int64_t num_cached = 0;  // leading tokens whose keys and values lie in `blocks`

@@ -40,4 +40,13 @@ struct StepStats {
   Distribution<kDurationBounds.size()> seconds;
 };
 
+// What the prefix cache did; zeros without it. A sequence that comes back after a preemption counts again.
+struct PrefixStats {
+  std::int64_t lookups = 0;         // sequences that started or came back
+  std::int64_t hits = 0;            // of these, those that found at least one block
+  std::int64_t hit_tokens = 0;      // tokens that were not computed again
+  std::int64_t evicted_blocks = 0;  // so far
+  std::int64_t cached_blocks = 0;   // now: kept although nobody holds them
+};
+
 }  // namespace shoal
