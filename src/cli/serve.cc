@@ -78,6 +78,7 @@ struct ServeOptions {
   std::int64_t max_sequences = 256;
   std::int64_t max_active_adapters = 1024;
   std::string adapter_memory = "1GiB";
+  bool prefix_caching = false;
   std::string tokenizer_config_path;
   bool json_output = false;
 };
@@ -111,6 +112,10 @@ void add_limits(CLI::App& command, ServeOptions& options) {
       ->envname("MAX_ACTIVE_ADAPTERS")
       ->check(at_least(1))
       ->capture_default_str();
+  command
+      .add_flag("--prefix-caching", options.prefix_caching,
+                "texts that begin alike, under one adapter, are computed once while their cache blocks last")
+      ->envname("PREFIX_CACHING");
   command.add_option("--adapter-memory", options.adapter_memory, "bytes of adapters in memory")->capture_default_str();
 }
 
@@ -192,7 +197,8 @@ int run_serve(ServeOptions& options) {
                       {.max_batch_prefill_tokens = info.max_step_tokens,
                        .max_concurrent_requests = options.server.max_concurrent_requests,
                        .max_total_tokens = limits.max_total_tokens,
-                       .block_order = block_order_from_environment()});
+                       .block_order = block_order_from_environment(),
+                       .prefix_caching = options.prefix_caching});
   options.server.http.hostname = options.hostname;
   options.server.http.port = options.port;
   options.server.version = SHOAL_VERSION;

@@ -127,6 +127,11 @@ void append_scheduler(std::vector<MetricFamily>& families, const SchedulerStats&
   counter("shoal_generated_tokens", stats.generated_tokens);
   counter("shoal_prompt_tokens", stats.prompt_tokens);
   counter("shoal_preemptions", stats.preemptions);
+  gauge("shoal_prefix_cached_blocks", stats.prefix.cached_blocks);
+  counter("shoal_prefix_lookups", stats.prefix.lookups);
+  counter("shoal_prefix_hits", stats.prefix.hits);
+  counter("shoal_prefix_hit_tokens", stats.prefix.hit_tokens);
+  counter("shoal_prefix_evicted_blocks", stats.prefix.evicted_blocks);
   counter("shoal_requests_finished", stats.finished);
   counter("shoal_requests_cancelled", stats.cancelled);
   counter("shoal_requests_failed", stats.failed);

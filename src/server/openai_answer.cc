@@ -33,7 +33,7 @@ struct StreamState {
     write_text(event.tail);
     OutputJson last = form.last_chunk(head, openai_finish_reason(event.reason));
     // LoRAX's clients read usage from the last chunk; OpenAI's ask for one of its own.
-    if (!delivery.include_usage) last["usage"] = openai_usage(event.prompt_tokens, event.generated_tokens);
+    if (!delivery.include_usage) last["usage"] = openai_usage(event);
     write(last);
     if (delivery.include_usage) write(usage_chunk(head, form.chunk_object, event));
     writer.write("data: [DONE]\n\n");

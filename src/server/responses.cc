@@ -60,6 +60,7 @@ OutputJson native_response(const std::string& generated_text, const FinishEvent&
   details["prompt_tokens"] = finish.prompt_tokens;
   details["generated_tokens"] = finish.generated_tokens;
   details["skipped_tokens"] = 0;
+  if (finish.cached_tokens) details["cached_tokens"] = *finish.cached_tokens;
   details["seed"] = or_null(seed);
   details["prefill"] = OutputJson::array();
   OutputJson list = OutputJson::array();
@@ -87,16 +88,18 @@ OutputJson native_stream_last(const TokenEvent& token, const NativeSummary& summ
   details["finish_reason"] = native_finish_reason(summary.finish.reason);
   details["prompt_tokens"] = summary.finish.prompt_tokens;
   details["generated_tokens"] = summary.finish.generated_tokens;
+  if (summary.finish.cached_tokens) details["cached_tokens"] = *summary.finish.cached_tokens;
   details["seed"] = or_null(summary.seed);
   json["details"] = std::move(details);
   return json;
 }
 
-OutputJson openai_usage(std::int64_t prompt_tokens, std::int64_t completion_tokens) {
+OutputJson openai_usage(const FinishEvent& finish) {
   OutputJson json;
-  json["prompt_tokens"] = prompt_tokens;
-  json["total_tokens"] = prompt_tokens + completion_tokens;
-  json["completion_tokens"] = completion_tokens;
+  json["prompt_tokens"] = finish.prompt_tokens;
+  json["total_tokens"] = finish.prompt_tokens + finish.generated_tokens;
+  json["completion_tokens"] = finish.generated_tokens;
+  if (finish.cached_tokens) json["prompt_tokens_details"]["cached_tokens"] = *finish.cached_tokens;
   return json;
 }
 
@@ -105,7 +108,7 @@ const char* openai_finish_reason(FinishReason reason) { return reason == FinishR
 OutputJson completion_response(const OpenAiHead& head, const std::string& text, const FinishEvent& finish) {
   OutputJson json = head_json(head, "text_completion");
   json["choices"] = OutputJson::array({completion_choice(text, openai_finish_reason(finish.reason))});
-  json["usage"] = openai_usage(finish.prompt_tokens, finish.generated_tokens);
+  json["usage"] = openai_usage(finish);
   return json;
 }
 
@@ -119,7 +122,7 @@ OutputJson chat_response(const OpenAiHead& head, const std::string& fingerprint,
   choice["message"] = std::move(message);
   choice["finish_reason"] = openai_finish_reason(finish.reason);
   json["choices"] = OutputJson::array({std::move(choice)});
-  json["usage"] = openai_usage(finish.prompt_tokens, finish.generated_tokens);
+  json["usage"] = openai_usage(finish);
   json["system_fingerprint"] = fingerprint;
   return json;
 }
@@ -143,7 +146,7 @@ OutputJson chat_chunk(const OpenAiHead& head, OutputJson delta, const char* reas
 OutputJson usage_chunk(const OpenAiHead& head, const char* object, const FinishEvent& finish) {
   OutputJson json = head_json(head, object);
   json["choices"] = OutputJson::array();
-  json["usage"] = openai_usage(finish.prompt_tokens, finish.generated_tokens);
+  json["usage"] = openai_usage(finish);
   return json;
 }
 

@@ -33,7 +33,7 @@ struct OpenAiHead {
   std::int64_t created = 0;  // unix seconds
   std::string model;
 };
-OutputJson openai_usage(std::int64_t prompt_tokens, std::int64_t completion_tokens);
+OutputJson openai_usage(const FinishEvent& finish);
 const char* openai_finish_reason(FinishReason reason);
 
 OutputJson completion_response(const OpenAiHead& head, const std::string& text, const FinishEvent& finish);

@@ -20,10 +20,27 @@ FinishEvent finish(FinishReason reason, const std::string& text, std::int64_t pr
           .tail = "",
           .prompt_tokens = prompt,
           .generated_tokens = generated,
+          .cached_tokens = std::nullopt,
           .timings = {}};
 }
 
 const OpenAiHead kHead = {.id = "chatcmpl-1", .created = 1700000000, .model = "base"};
+
+// Extra keys, and only where there is a prefix cache.
+TEST(Responses, SayHowManyPromptTokensWereCached) {
+  const std::vector<TokenEvent> tokens = {token(19, "4", -0.25F)};
+  FinishEvent cached = finish(FinishReason::kLength, "4", 40, 1);
+  cached.cached_tokens = 32;
+  EXPECT_NE(to_text(native_response("4", cached, std::nullopt, &tokens)).find(R"("cached_tokens":32)"),
+            std::string::npos);
+  EXPECT_NE(to_text(native_stream_last(
+                        tokens[0], {.generated_text = "4", .finish = cached, .seed = std::nullopt, .details = true}))
+                .find(R"("cached_tokens":32)"),
+            std::string::npos);
+  EXPECT_EQ(
+      to_text(openai_usage(cached)),
+      R"({"prompt_tokens":40,"total_tokens":41,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":32}})");
+}
 
 TEST(NativeResponse, HasTheKeysOfLoraxInTheirOrder) {
   const std::vector<TokenEvent> tokens = {token(19, "4", -0.25F)};

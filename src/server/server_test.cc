@@ -205,6 +205,7 @@ TEST(Server, CountsRequestsUnderLoraxNames) {
                            "\nlorax_request_skipped_tokens_sum 0\n",
                            "\nlorax_request_skipped_tokens_count 1\n",
                            "\nshoal_used_blocks 0\n",
+                           "\nshoal_prefix_hits 0\n",
                            "\nshoal_adapters_loaded 3\n",
                            "\nshoal_decode_steps 1\n",
                            "shoal_time_to_first_token_seconds_count 1\n",
