@@ -61,6 +61,10 @@ void handle_completions(ServerContext& context, const JsonCall& call);      // P
 void handle_chat(ServerContext& context, const JsonCall& call);             // POST /v1/chat/completions
 void handle_tokenize(ServerContext& context, const JsonCall& call);         // POST /tokenize
 
+void handle_detokenize(ServerContext& context, const JsonCall& call);  // POST /detokenize
+void handle_classify(ServerContext& context, const JsonCall& call);    // POST /classify and /classify_batch
+
+void handle_startup(ServerContext& context, const HttpRequest& request, const ResponseWriter& writer);
 void handle_ping(ServerContext& context, const HttpRequest& request, const ResponseWriter& writer);
 void handle_health(ServerContext& context, const HttpRequest& request, const ResponseWriter& writer);
 void handle_info(ServerContext& context, const HttpRequest& request, const ResponseWriter& writer);

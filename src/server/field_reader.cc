@@ -22,6 +22,18 @@ void FieldReader::fail(const char* name, std::string_view what) {
                     .param = prefix_ + name};
 }
 
+std::vector<std::int64_t> FieldReader::token_ids(const char* name, const InputJson& ids) {
+  std::vector<std::int64_t> result;
+  for (const InputJson& id : ids) {
+    if (!id.is_number_integer() || id < 0 || id > std::int64_t{INT32_MAX}) {
+      fail(name, fmt::format("`{}` is no token id", id.dump(-1, ' ', true, InputJson::error_handler_t::replace)));
+      return {};
+    }
+    result.push_back(id.get<std::int64_t>());
+  }
+  return result;
+}
+
 const InputJson* FieldReader::find(const char* name) const {
   if (error_) return nullptr;
   const auto found = json_.find(name);

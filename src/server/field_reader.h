@@ -32,6 +32,9 @@ class FieldReader {
   void read(const char* name, std::optional<std::uint64_t>& out);
   void read(const char* name, std::vector<std::string>& out);
 
+  // Array `ids` stands in the field `name`; below 2^31 each.
+  std::vector<std::int64_t> token_ids(const char* name, const InputJson& ids);
+
   // The value of a field, null when absent or null.
   const InputJson* find(const char* name) const;
 

@@ -201,7 +201,6 @@ void read_prompt(FieldReader& reader, CompletionRequest& request) {
     request.prompt = prompt->get<std::string>();
     return;
   }
-  std::vector<std::int64_t> ids;
   if (!prompt->is_array()) {
     reader.fail("prompt", fmt::format("expected a string or token ids, got {}", prompt->type_name()));
     return;
@@ -211,14 +210,8 @@ void read_prompt(FieldReader& reader, CompletionRequest& request) {
       reader.fail("prompt", "several prompts in one request are not served");
       return;
     }
-    if (!id.is_number_integer() || id < 0 || id > std::int64_t{INT32_MAX}) {
-      reader.fail("prompt",
-                  fmt::format("`{}` is no token id", id.dump(-1, ' ', true, InputJson::error_handler_t::replace)));
-      return;
-    }
-    ids.push_back(id.get<std::int64_t>());
   }
-  request.prompt = std::move(ids);
+  request.prompt = reader.token_ids("prompt", *prompt);
 }
 
 // Text parts are joined; an image becomes a markdown image, as LoRAX does it.

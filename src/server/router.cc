@@ -22,7 +22,7 @@ struct Route {
   bool open;  // needs no API key
 };
 
-constexpr std::array<Route, 13> kRoutes = {{
+constexpr std::array<Route, 17> kRoutes = {{
     {"/", handle_health, handle_compat_generate, false},
     {"/invocations", nullptr, handle_compat_generate, false},
     {"/generate", nullptr, handle_generate, false},
@@ -30,10 +30,14 @@ constexpr std::array<Route, 13> kRoutes = {{
     {"/v1/completions", nullptr, handle_completions, false},
     {"/v1/chat/completions", nullptr, handle_chat, false},
     {"/tokenize", nullptr, handle_tokenize, false},
+    {"/detokenize", nullptr, handle_detokenize, false},
+    {"/classify", nullptr, handle_classify, false},
+    {"/classify_batch", nullptr, handle_classify, false},
     {"/v1/models", handle_models, nullptr, false},
     {"/v1/models/", handle_model, nullptr, false},
     {"/health", handle_health, nullptr, true},
     {"/ping", handle_ping, nullptr, true},
+    {"/startup", handle_startup, nullptr, false},
     {"/info", handle_info, nullptr, false},
     {"/metrics", handle_metrics, nullptr, true},
 }};

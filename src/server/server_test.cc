@@ -179,6 +179,41 @@ TEST(Tokenize, ASlowReaderOfALargeAnswerIsCutOff) {
   EXPECT_TRUE(eventually([&] { return service.server.num_connections() == 1; }));
 }
 
+TEST(Detokenize, GivesBackTheTextOfTokens) {
+  TestService service;
+  EXPECT_EQ(post(service.port(), "/detokenize", R"({"tokens":[256,257,111,34]})").body, R"({"prompt":"hello\""})");
+  EXPECT_EQ(post(service.port(), "/detokenize", R"({"tokens":[]})").body, R"({"prompt":""})");
+  EXPECT_EQ(json_of(post(service.port(), "/detokenize", R"({"tokens":[5,262]})").body)["error"],
+            "Input validation error: token id 262 is outside the vocabulary of 262");
+  for (const char* body : {"{}", R"({"tokens":5})", R"({"tokens":[-1]})", R"({"tokens":["a"]})", R"([1])"}) {
+    EXPECT_EQ(post(service.port(), "/detokenize", body).status, 422) << body;
+  }
+}
+
+TEST(Server, StartupAnswersWhenARequestWentThrough) {
+  TestService service;
+  service.engine.hold();
+  RawClient client(service.port());
+  client.get("/startup");
+  service.engine.wait_until_held();
+  service.engine.resume();
+  const RawResponse response = client.read_response();
+  EXPECT_EQ(response.status, 200);
+  EXPECT_EQ(response.body, "");
+  EXPECT_TRUE(service.comes_to_rest());
+  service.engine.fail_next_step("the device is gone");
+  EXPECT_EQ(get(service.port(), "/startup").status, 503);
+}
+
+TEST(Server, RefusesToClassify) {
+  TestService service;
+  for (const char* path : {"/classify", "/classify_batch"}) {
+    const RawResponse response = post(service.port(), path, R"({"inputs":"hello"})");
+    EXPECT_EQ(response.status, 422);
+    EXPECT_EQ(json_of(response.body)["error_type"], "validation");
+  }
+}
+
 TEST(Server, CountsRequestsUnderLoraxNames) {
   TestService service;
   EXPECT_EQ(post(service.port(), "/generate", kShort).status, 200);
