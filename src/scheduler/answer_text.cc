@@ -25,15 +25,16 @@ AnswerText::Step AnswerText::push(std::int64_t id, float logprob) {
   }
   step.event.text = token_decoder_->push(id);
   step.event.special = tokenizer_->is_special(id);
-  StopCriteria::Outcome outcome =
-      plain_decoder_.has_value() ? criteria_.push(id, push_plain(id)) : criteria_.push(id, step.event.text);
+  StopCriteria::Outcome outcome = criteria_.push(id, answer_part(id, step.event.text));
   step.event.delta = std::move(outcome.delta);
   step.reason = outcome.reason;
   generated_text_ += step.event.delta;
   return step;
 }
 
-std::string AnswerText::push_plain(std::int64_t id) {
+std::string AnswerText::answer_part(std::int64_t id, const std::string& token_text) {
+  if (criteria_.is_cut_token(id)) return {};
+  if (!plain_decoder_.has_value()) return token_text;
   // An end token may be an ordinary piece of the vocabulary: it is no text of the answer all the same.
   return criteria_.is_end_token(id) ? std::string() : plain_decoder_->push(id);
 }

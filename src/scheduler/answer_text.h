@@ -31,8 +31,8 @@ class AnswerText {
   void finish(FinishEvent& event);
 
  private:
-  // The text that `id` makes final in an answer that drops special tokens.
-  std::string push_plain(std::int64_t id);
+  // The text of the answer that `id` makes final. `token_text`: its text with special tokens kept.
+  std::string answer_part(std::int64_t id, const std::string& token_text);
 
   const Tokenizer* tokenizer_;
   StopCriteria criteria_;

@@ -27,8 +27,9 @@ struct Request {
   std::vector<std::int64_t> prompt_ids;  // at least one
   std::int64_t max_new_tokens = 0;       // >= 1; prompt + new <= the served length
   SamplingParams sampling;
-  std::optional<AdapterKey> adapter;  // none: the base model
-  std::vector<std::string> stop;      // none empty
+  std::optional<AdapterKey> adapter;              // none: the base model
+  std::vector<std::string> stop;                  // none empty
+  std::vector<std::int64_t> stop_token_ids = {};  // sorted; each ends the answer, whatever ignore_eos says
   StopText stop_text = StopText::kKeep;
   bool ignore_eos = false;
   bool skip_special_tokens = true;  // in generated_text and delta

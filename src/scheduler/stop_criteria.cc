@@ -7,10 +7,16 @@ namespace shoal {
 StopCriteria::StopCriteria(const Request& request, std::span<const std::int64_t> eos_ids)
     : max_new_tokens_(request.max_new_tokens),
       eos_ids_(request.ignore_eos ? std::span<const std::int64_t>() : eos_ids),
+      stop_token_ids_(request.stop_token_ids),
+      stop_text_(request.stop_text),
       matcher_(request.stop, request.stop_text) {}
 
 bool StopCriteria::is_end_token(std::int64_t id) const {
   return std::find(eos_ids_.begin(), eos_ids_.end(), id) != eos_ids_.end();
+}
+
+bool StopCriteria::is_stop_token(std::int64_t id) const {
+  return std::binary_search(stop_token_ids_.begin(), stop_token_ids_.end(), id);
 }
 
 StopCriteria::Outcome StopCriteria::push(std::int64_t id, std::string_view text) {
@@ -20,7 +26,7 @@ StopCriteria::Outcome StopCriteria::push(std::int64_t id, std::string_view text)
     outcome.reason = FinishReason::kLength;
   } else if (is_end_token(id)) {
     outcome.reason = FinishReason::kEndOfSequence;
-  } else if (matcher_.matched()) {
+  } else if (is_stop_token(id) || matcher_.matched()) {
     outcome.reason = FinishReason::kStopSequence;
   }
   return outcome;

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "scheduler/request.h"
 #include "scheduler/stop_matcher.h"
@@ -18,8 +19,11 @@ class StopCriteria {
   // `eos_ids` outlives the criteria. `request` is only read here.
   StopCriteria(const Request& request, std::span<const std::int64_t> eos_ids);
 
-  // True if this token ends the answer by itself; its text is then no part of an answer without special tokens.
+  // True if this token ends the answer as the model's own; its text is then no part of an answer without special
+  // tokens.
   bool is_end_token(std::int64_t id) const;
+  // True if this token is one of the request's that end the answer, and its text is cut as that of a stop string.
+  bool is_cut_token(std::int64_t id) const { return stop_text_ == StopText::kCut && is_stop_token(id); }
 
   struct Outcome {
     std::string delta;                   // text that may be shown now
@@ -34,8 +38,12 @@ class StopCriteria {
   std::int64_t num_tokens() const { return num_tokens_; }
 
  private:
+  bool is_stop_token(std::int64_t id) const;
+
   std::int64_t max_new_tokens_;
   std::span<const std::int64_t> eos_ids_;  // empty if they are ignored
+  std::vector<std::int64_t> stop_token_ids_;
+  StopText stop_text_;
   StopMatcher matcher_;
   std::int64_t num_tokens_ = 0;
 };

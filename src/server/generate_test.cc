@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "core/test_patience.h"
@@ -205,6 +206,31 @@ TEST(Completions, CutsTheStopTextThatNativeRoutesKeep) {
   }
   EXPECT_EQ(streamed, before);
   EXPECT_EQ(json_of_event(events[events.size() - 2])["usage"], cut["usage"]);
+}
+
+TEST(Completions, StopsAtATokenIdAndCutsItUnlessAskedToKeepIt) {
+  TestService service;
+  const InputJson tokens = json_of(
+      post(service.port(), "/generate", native(R"({"max_new_tokens":20,"details":true})")).body)["details"]["tokens"];
+  const std::int64_t id = tokens[6]["id"].get<std::int64_t>();
+  const auto first =
+      std::find_if(tokens.begin(), tokens.end(), [&](const InputJson& token) { return token["id"] == id; });
+  const auto num_before = first - tokens.begin();
+  const auto complete = [&](const std::string& rest) {
+    return json_of(post(service.port(), "/v1/completions", R"({"model":"","prompt":"hello",)" + rest + "}").body);
+  };
+  const std::string stop = R"("max_tokens":20,"stop_token_ids":[9999,)";
+  const InputJson refused = complete(stop + "1]");
+  EXPECT_EQ(refused["error"]["param"], "stop_token_ids");
+  const std::string stops = R"("max_tokens":20,"ignore_eos_token":true,"stop_token_ids":[)" + std::to_string(id) + "]";
+  const InputJson cut = complete(stops);
+  EXPECT_EQ(cut["usage"]["completion_tokens"], num_before + 1);
+  EXPECT_EQ(cut["choices"][0]["finish_reason"], "stop");
+  ASSERT_GT(num_before, 0);
+  const std::string ignore = R"("ignore_eos_token":true,"max_tokens":)";
+  EXPECT_EQ(cut["choices"][0]["text"], complete(ignore + std::to_string(num_before))["choices"][0]["text"]);
+  EXPECT_EQ(complete(stops + R"(,"include_stop_str_in_output":true)")["choices"][0]["text"],
+            complete(ignore + std::to_string(num_before + 1))["choices"][0]["text"]);
 }
 
 // The beginning of a stop string is held back in a stream; when the answer ends there it belongs to the text after all.

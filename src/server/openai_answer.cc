@@ -76,7 +76,6 @@ OpenAiHead make_head(const ServerContext& context, const char* id_prefix, const 
 
 void answer_openai(ServerContext& context, const ResponseWriter& writer, PreparedRequest prepared, OpenAiHead head,
                    OpenAiForm form, OpenAiDelivery delivery) {
-  prepared.request.stop_text = StopText::kCut;
   if (!delivery.stream) {
     GenerationSink sink = whole_sink(context, writer, prepared.info, std::move(head), std::move(form));
     start_generation(context, writer, std::move(prepared), std::move(sink));

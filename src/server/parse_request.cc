@@ -68,7 +68,6 @@ constexpr UnservedField kUnservedOpenAi[] = {
     {"structured_outputs"},
     {"min_p"},
     {"min_tokens"},
-    {"stop_token_ids"},
     {"bad_words"},
     {"allowed_token_ids"},
     {"use_beam_search"},
@@ -143,6 +142,20 @@ void read_stop(FieldReader& reader, GenerateParameters& parameters) {
   }
 }
 
+// Of vLLM: tokens that end the answer, and whether the text that ended it stays.
+void read_stop_tokens(FieldReader& reader, GenerateParameters& parameters) {
+  if (const InputJson* ids = reader.find("stop_token_ids"); ids != nullptr) {
+    if (ids->is_array()) {
+      parameters.stop_token_ids = reader.token_ids("stop_token_ids", *ids);
+    } else {
+      reader.fail("stop_token_ids", fmt::format("expected token ids, got {}", ids->type_name()));
+    }
+  }
+  std::optional<bool> include_stop;
+  reader.read("include_stop_str_in_output", include_stop);
+  parameters.stop_text = include_stop.value_or(false) ? StopText::kKeep : StopText::kCut;
+}
+
 // OpenAI fields that both /v1 routes share.
 void read_openai(FieldReader& reader, GenerateParameters& parameters, bool& stream, bool& include_usage) {
   read_common(reader, parameters);
@@ -157,6 +170,7 @@ void read_openai(FieldReader& reader, GenerateParameters& parameters, bool& stre
   if (max_completion_tokens) max_tokens = max_completion_tokens;
   if (max_tokens) parameters.max_new_tokens = *max_tokens;
   read_stop(reader, parameters);
+  read_stop_tokens(reader, parameters);
   std::optional<bool> flag;
   reader.read("ignore_eos_token", flag);
   parameters.ignore_eos_token = flag.value_or(false);

@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "scheduler/request.h"
 #include "server/errors.h"
 #include "server/json.h"
 
@@ -31,6 +32,8 @@ struct GenerateParameters {
   std::optional<std::int32_t> return_k_alternatives;
   std::optional<bool> return_full_text;
   std::vector<std::string> stop;
+  std::vector<std::int64_t> stop_token_ids;
+  StopText stop_text = StopText::kKeep;
   bool do_sample = false;
   bool ignore_eos_token = false;
   bool details = false;

@@ -162,12 +162,18 @@ Parsed<PreparedRequest> prepare_request(const GenerateParameters& parameters, st
     return invalid("inputs", fmt::format("the prompt must have at most {} tokens, given: {}", options.max_input_length,
                                          num_prompt_tokens));
   }
+  for (const std::int64_t id : parameters.stop_token_ids) {
+    if (id >= vocab_size) return invalid("stop_token_ids", fmt::format("token id {} is not in the vocabulary", id));
+  }
   PreparedRequest prepared;
   Request& request = prepared.request;
   request.prompt_ids = std::move(prompt_ids);
   request.max_new_tokens = max_new_tokens;
   request.sampling = make_sampling(parameters, vocab_size, random_seed);
   request.stop = parameters.stop;
+  request.stop_text = parameters.stop_text;
+  request.stop_token_ids = parameters.stop_token_ids;
+  std::sort(request.stop_token_ids.begin(), request.stop_token_ids.end());
   request.ignore_eos = parameters.ignore_eos_token;
   if (names_adapter(parameters)) {
     request.adapter = AdapterKey{.source = source_of(parameters, options), .id = *parameters.adapter_id};
