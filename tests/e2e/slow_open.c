@@ -1,4 +1,4 @@
-// A preloaded library that stands for a slow disk: opening a file whose path contains $SLOW_PATH takes two seconds.
+// A preloaded library that stands for a slow disk: opening a file whose path contains $SLOW_PATH takes four seconds.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -10,7 +10,7 @@
 static int open_slowly(const char* symbol, const char* path, int flags, int mode) {
   int (*next)(const char*, int, ...) = (int (*)(const char*, int, ...))dlsym(RTLD_NEXT, symbol);
   const char* slow = getenv("SLOW_PATH");
-  if (slow != NULL && strstr(path, slow) != NULL) sleep(2);
+  if (slow != NULL && strstr(path, slow) != NULL) sleep(4);
   return next(path, flags, mode);
 }
 

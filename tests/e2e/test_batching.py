@@ -34,7 +34,7 @@ def test_64_streams_over_nine_models_share_their_steps(server):
     steps = server.metric("shoal_decode_steps") - steps_before
     for expected, events in zip(solo, streams):
         assert [event["token"]["id"] for event in events] == expected
-    assert steps <= 200, f"64 streams of 50 tokens took {steps} decode steps"
+    assert steps <= 120, f"64 streams of 50 tokens took {steps} decode steps"
     server.wait_idle()
 
 
@@ -80,7 +80,7 @@ def test_a_request_joins_a_running_stream(paced_server):
             if not sent and received.count(b"data: ") >= 20:
                 joining.sendall(request)
                 sent = True
-        assert answered_at < 100
+        assert answered_at < 30
 
 
 def make_query_adapter(folder: Path, config: dict, rank: int = 8) -> None:
@@ -99,7 +99,7 @@ def make_query_adapter(folder: Path, config: dict, rank: int = 8) -> None:
 
 @pytest.fixture
 def slow_disk_server(paced_model, tmp_path):
-    """Its adapter `behind-a-slow-disk` takes two seconds to open."""
+    """Its adapter `behind-a-slow-disk` takes four seconds to open."""
     library = tmp_path / "slow_open.so"
     source = Path(__file__).parent / "slow_open.c"
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
@@ -137,9 +137,9 @@ def test_a_slow_adapter_delays_nobody_else(slow_disk_server):
         return quiet_ms[20:], loading_ms, took_s
 
     quiet_ms, loading_ms, took_s = asyncio.run(run())
-    assert took_s >= 2, "the disk was not slow: nothing was tested"
-    assert len(loading_ms) > 20
-    quiet, loading = statistics.median(quiet_ms), statistics.median(loading_ms)
-    print(f"median gap: quiet {quiet:.2f} ms, beside the load {loading:.2f} ms, longest {max(loading_ms):.2f} ms")
-    assert loading < 3 * quiet
-    assert max(loading_ms) < 1000, "the disk takes 2 s: a step waited for it"
+    assert took_s >= 4, "the disk was not slow: nothing was tested"
+    assert len(loading_ms) > 100
+    quiet, loading = statistics.quantiles(quiet_ms, n=20)[-1], statistics.quantiles(loading_ms, n=20)[-1]
+    print(f"gaps (95 of 100): quiet {quiet:.2f} ms, beside the load {loading:.2f} ms, longest {max(loading_ms):.2f} ms")
+    assert loading < 2 * quiet
+    assert max(loading_ms) < 500
