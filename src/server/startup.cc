@@ -1,5 +1,4 @@
-// GET /startup: 200 once a real request went through, whatever its token was; and POST /classify, /classify_batch,
-// which a model that generates text cannot answer.
+// GET /startup: 200 once a real request went through, whatever its token was.
 #include "server/context.h"
 #include "server/generation.h"
 
@@ -21,14 +20,6 @@ void handle_startup(ServerContext& context, const HttpRequest& /*request*/, cons
     send_error(writer, {.failure = Failure::kUnhealthy, .message = error.message, .param = {}}, ApiStyle::kNative);
   };
   start_generation(context, writer, std::move(prepared), std::move(sink));
-}
-
-void handle_classify(ServerContext& context, const JsonCall& call) {
-  refuse(context, call.writer,
-         {.failure = Failure::kValidation,
-          .message = context.services.model_id + " generates text, it has no head to classify with",
-          .param = {}},
-         ApiStyle::kNative);
 }
 
 }  // namespace shoal
