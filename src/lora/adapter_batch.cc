@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 namespace shoal {
 
 void AdapterGrouping::reserve(std::int64_t max_rows) {
+  used_.reserve(static_cast<std::size_t>(max_rows));
   groups_.reserve(static_cast<std::size_t>(max_rows));
   group_refs_.reserve(2 * static_cast<std::size_t>(max_rows));
   token_rows_.reserve(static_cast<std::size_t>(max_rows));
@@ -13,19 +15,21 @@ void AdapterGrouping::reserve(std::int64_t max_rows) {
 
 void AdapterGrouping::build(std::span<const std::int32_t> row_adapters,
                             std::span<const AdapterWeights* const> adapters) {
-  // A counting sort by adapter: rows keep their order inside a group.
-  next_.assign(adapters.size(), 0);
+  // A counting sort by adapter: rows keep their order inside a group. Only the adapters of these rows are looked at,
+  // so that those in memory that nobody uses now cost a step nothing.
+  if (next_.size() < adapters.size()) next_.resize(adapters.size(), 0);
+  used_.clear();
   for (const std::int32_t adapter : row_adapters) {
-    if (adapter >= 0) ++next_[static_cast<std::size_t>(adapter)];
+    if (adapter >= 0 && next_[static_cast<std::size_t>(adapter)]++ == 0) used_.push_back(adapter);
   }
+  std::sort(used_.begin(), used_.end());
   groups_.clear();
   group_refs_.clear();
   max_rank_ = 0;
   std::int64_t total = 0;
-  for (std::size_t i = 0; i < adapters.size(); ++i) {
-    const std::int64_t count = next_[i];
-    next_[i] = total;
-    if (count == 0) continue;
+  for (const std::int32_t used : used_) {
+    const auto i = static_cast<std::size_t>(used);
+    const std::int64_t count = std::exchange(next_[i], total);
     groups_.push_back({.pairs = adapters[i]->pairs(),
                        .pair_refs = adapters[i]->pair_refs(),
                        .token_begin = total,
@@ -42,6 +46,7 @@ void AdapterGrouping::build(std::span<const std::int32_t> row_adapters,
     std::int64_t& slot = next_[static_cast<std::size_t>(row_adapters[row])];
     token_rows_[static_cast<std::size_t>(slot++)] = static_cast<std::int32_t>(row);
   }
+  for (const std::int32_t used : used_) next_[static_cast<std::size_t>(used)] = 0;
 }
 
 LoraBatch AdapterGrouping::batch() const {

@@ -34,7 +34,8 @@ class AdapterGrouping {
   std::vector<LoraGroup> groups_;
   std::vector<std::int32_t> token_rows_;
   std::vector<LoraGroupRef> group_refs_;
-  std::vector<std::int64_t> next_;  // by adapter: where its next row goes
+  std::vector<std::int64_t> next_;  // by adapter: where its next row goes; zeros between builds
+  std::vector<std::int32_t> used_;  // the adapters of these rows, ascending
   std::int64_t max_rank_ = 0;
 };
 
