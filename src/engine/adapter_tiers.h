@@ -1,0 +1,146 @@
+// AdapterTiers: which adapters lie in device and host memory, which move next, and who has to leave. Bookkeeping alone,
+// without memory, threads or clock; its caller does what next_load() and next_upload() say and reports back.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "core/adapter_key.h"
+#include "core/result.h"
+#include "engine/byte_pool.h"
+
+namespace shoal {
+
+// A request's place in the queue: higher priority first, then order of submission.
+struct QueuePlace {
+  std::int32_t priority = 0;
+  std::int64_t arrival = 0;
+
+  bool operator==(const QueuePlace&) const = default;
+  bool operator<(const QueuePlace& other) const {
+    return priority != other.priority ? priority > other.priority : arrival < other.arrival;
+  }
+};
+
+// What lay at an adapter's source when a request came; another signature is another adapter.
+struct AdapterVersion {
+  std::uint64_t signature = 0;
+  std::int64_t file_bytes = 0;  // at least what the adapter takes in memory; 0: not known
+};
+
+enum class TierState : std::uint8_t {
+  kMoving,    // on its way: queued for a load, loading, uploading
+  kNoRoom,    // in host memory, and what is pinned leaves no room on the device
+  kOnDevice,  // may be pinned
+  kInUse,     // on the device and pinned: one more pin takes no room
+  kFailed,
+};
+
+struct AdapterTierOptions {
+  std::int64_t device_bytes = 0;
+  std::int64_t host_bytes = 0;
+  std::int64_t max_device_adapters = 1024;
+};
+
+struct AdapterTierStats {
+  std::int64_t device_bytes = 0, host_bytes = 0;        // taken
+  std::int64_t device_adapters = 0, host_adapters = 0;  // ready
+  std::int64_t pinned_bytes = 0;                        // of device_bytes
+  std::int64_t loads = 0, failed_loads = 0, uploads = 0;
+  std::int64_t device_evictions = 0, host_evictions = 0;
+  std::int64_t device_hits = 0, host_hits = 0;  // requests that found theirs there
+};
+
+class AdapterTiers {
+ public:
+  using Id = std::int32_t;  // of an adapter that is somewhere or wanted; used again once it is neither
+  struct Move {
+    Id id = -1;
+    std::int64_t offset = 0;     // in the pool of the tier that it goes to
+    std::int64_t num_bytes = 0;  // taken there
+    std::int32_t slot = -1;      // of an upload: its number on the device, below max_device_adapters
+  };
+  struct Evicted {
+    Id id = -1;
+    std::int32_t slot = -1;  // -1: out of host memory
+  };
+
+  explicit AdapterTiers(AdapterTierOptions options);
+
+  // --- requests. `place` tells one from another; each want() is paired with one release(). ---
+  // It moves towards the device, those of earlier requests first. A failed load is not remembered for a later want().
+  Id want(const AdapterKey& key, const AdapterVersion& version, const QueuePlace& place);
+  TierState state(Id id) const;
+  const Error& error(Id id) const;  // with kFailed
+  // The slot, which nobody else gets until release(); none unless it is kOnDevice or kInUse.
+  std::optional<std::int32_t> pin(Id id, const QueuePlace& place);
+  void release(Id id, const QueuePlace& place);
+
+  // --- moves: the next one for which there is room, its bytes taken; whoever makes room for it is in evicted() ---
+  std::optional<Move> next_load();
+  const AdapterKey& key(Id id) const { return entry(id).key; }
+  // It takes `host_bytes`, at most those of the Move, and will take `device_bytes`.
+  void load_done(Id id, std::int64_t host_bytes, std::int64_t device_bytes);
+  void load_failed(Id id, Error error);
+  // More than the Move had, which go back; it is tried again with as many.
+  void load_needs(Id id, std::int64_t host_bytes);
+  std::optional<Move> next_upload();
+  void upload_done(Id id);
+  // Since the last call. To be taken before the next move begins to write.
+  std::vector<Evicted> take_evicted();
+
+  const AdapterTierStats& stats() const;
+
+ private:
+  enum class Tier : std::uint8_t { kAbsent, kMoving, kReady };
+  struct Entry {
+    AdapterKey key;
+    std::string name;  // in by_name_
+    std::set<QueuePlace> wanted, pinned;
+    Tier host = Tier::kAbsent, device = Tier::kAbsent;
+    bool uploading = false;
+    std::optional<Error> error;
+    std::int64_t host_bytes = 0, host_offset = 0;  // bytes: an estimate until it is loaded
+    std::int64_t device_bytes = 0, device_offset = 0;
+    std::int32_t slot = -1;
+    std::uint64_t last_use = 0;
+    bool alive = false;
+  };
+  // Who may leave a tier: the least recently used that nobody waits for, then the one that is needed last.
+  struct Leavers {
+    std::set<std::pair<std::uint64_t, Id>> idle;
+    std::set<std::pair<QueuePlace, Id>> wanted;
+  };
+
+  Entry& entry(Id id) { return entries_.at(static_cast<std::size_t>(id)); }
+  const Entry& entry(Id id) const { return entries_.at(static_cast<std::size_t>(id)); }
+  Id add_entry(const AdapterKey& key, std::string name, const AdapterVersion& version);
+  // An entry is taken out of the sets below before it changes, and put back where it belongs after.
+  void take_out(Id id);
+  void put_back(Id id);
+  static std::optional<Id> who_leaves(const Leavers& leavers, const QueuePlace& for_whom);
+  void evict_host(Id id);
+  void evict_device(Id id);
+  void fail(Id id, Error error);
+  void drop_if_unused(Id id);
+
+  AdapterTierOptions options_;
+  BytePool host_pool_, device_pool_;
+  std::vector<Entry> entries_;
+  std::vector<Id> free_ids_;
+  std::vector<std::int32_t> free_slots_;
+  std::int32_t next_slot_ = 0;
+  std::unordered_map<std::string, Id> by_name_;
+  std::set<std::pair<QueuePlace, Id>> to_load_, to_upload_;
+  Leavers host_leavers_, device_leavers_;
+  bool upload_refused_ = false;  // the first of to_upload_ found no room
+  std::vector<Evicted> evicted_;
+  std::uint64_t clock_ = 0;
+  mutable AdapterTierStats stats_;
+};
+
+}  // namespace shoal
