@@ -226,7 +226,7 @@ EngineOptions sizes_for(const BenchOptions& options, const std::vector<std::int6
                            kBlockSize;
   sizes.max_step_tokens = std::max(options.prompts * options.chunk, *largest);
   sizes.max_sequences = std::max(options.prompts, *largest);
-  sizes.adapters.budget_bytes = std::int64_t{1} << 40;
+  sizes.min_adapters = {.count = options.adapters, .rank = options.rank};
   return sizes;
 }
 

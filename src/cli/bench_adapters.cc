@@ -76,7 +76,7 @@ BenchAdapters::BenchAdapters(Session& session, const BenchAdapterOptions& option
   for (std::int64_t i = 0; i < options.count; ++i) {
     const std::filesystem::path path = folder.path() / fmt::format("adapter-{}", i);
     bytes_each_ = write_adapter(path, session.engine().lora_targets(), options, static_cast<std::uint64_t>(i));
-    slots_.push_back(session.acquire_adapter({.id = path.string()}).slot);
+    slots_.push_back(session.keep_adapter({.id = path.string()}).slot);
   }
 }
 

@@ -34,8 +34,8 @@ std::vector<NamedIds> read_sequences(const LogitsOptions& options) {
 }
 
 // One --adapter-id serves all sequences; repeated, one a sequence in their order, `base` for none.
-std::vector<std::int32_t> acquire_adapters(Session& session, const std::vector<std::string>& adapter_ids,
-                                           std::size_t num_sequences) {
+std::vector<std::int32_t> keep_adapters(Session& session, const std::vector<std::string>& adapter_ids,
+                                        std::size_t num_sequences) {
   if (adapter_ids.empty()) return std::vector<std::int32_t>(num_sequences, -1);
   if (adapter_ids.size() != 1 && adapter_ids.size() != num_sequences) {
     throw UsageError(
@@ -44,7 +44,7 @@ std::vector<std::int32_t> acquire_adapters(Session& session, const std::vector<s
   std::vector<std::int32_t> slots;
   slots.reserve(num_sequences);
   for (const std::string& id : adapter_ids) {
-    slots.push_back(id == "base" ? -1 : session.acquire_adapter({.id = id}).slot);
+    slots.push_back(id == "base" ? -1 : session.keep_adapter({.id = id}).slot);
   }
   if (slots.size() == 1) slots.resize(num_sequences, slots.front());
   return slots;
@@ -81,7 +81,7 @@ int run_logits(const LogitsOptions& options) {
   Session session(options.model, source, sizes);
   const std::int64_t vocab = session.engine().model_info().vocab;
   check_ids(named, vocab);
-  const std::vector<std::int32_t> adapters = acquire_adapters(session, options.adapter_ids, named.size());
+  const std::vector<std::int32_t> adapters = keep_adapters(session, options.adapter_ids, named.size());
 
   std::vector<ForcedSequence> forced;
   std::vector<Buffer> outputs;

@@ -77,7 +77,11 @@ struct ServeOptions {
   std::int64_t max_batch_prefill_tokens = 0;
   std::int64_t max_sequences = 256;
   std::int64_t max_active_adapters = 1024;
-  std::string adapter_memory = "1GiB";
+  double adapter_memory_fraction = 0.1;
+  std::string adapter_memory;
+  std::string adapter_host_memory = "2GiB";
+  double adapter_cycle_time_s = 2.0;
+  std::vector<std::string> preloaded_adapter_ids;
   bool prefix_caching = false;
   std::string tokenizer_config_path;
   bool json_output = false;
@@ -108,15 +112,41 @@ void add_limits(CLI::App& command, ServeOptions& options) {
   command.add_option("--max-batch-size", options.max_sequences, "sequences of one step")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
-  command.add_option("--max-active-adapters", options.max_active_adapters, "adapters in memory")
-      ->envname("MAX_ACTIVE_ADAPTERS")
-      ->check(at_least(1))
-      ->capture_default_str();
   command
       .add_flag("--prefix-caching", options.prefix_caching,
                 "texts that begin alike, under one adapter, are computed once while their cache blocks last")
       ->envname("PREFIX_CACHING");
-  command.add_option("--adapter-memory", options.adapter_memory, "bytes of adapters in memory")->capture_default_str();
+}
+
+void add_adapter_flags(CLI::App& command, ServeOptions& options) {
+  command.add_option("--max-active-adapters", options.max_active_adapters, "adapters on the device at once")
+      ->envname("MAX_ACTIVE_ADAPTERS")
+      ->check(at_least(1))
+      ->capture_default_str();
+  command
+      .add_option("--adapter-memory-fraction", options.adapter_memory_fraction,
+                  "share of the device's memory for adapters; on the CPU of what cache and adapters take together")
+      ->envname("ADAPTER_MEMORY_FRACTION")
+      ->check(CLI::Range(0.0, 0.9))
+      ->capture_default_str();
+  command.add_option("--adapter-memory", options.adapter_memory, "the same in bytes, in place of the share");
+  command
+      .add_option("--adapter-host-memory", options.adapter_host_memory,
+                  "bytes of adapters in host memory, from where they reach the device fast")
+      ->envname("ADAPTER_HOST_MEMORY")
+      ->capture_default_str();
+  command
+      .add_option("--adapter-cycle-time-s", options.adapter_cycle_time_s,
+                  "seconds for which adapters on the device may keep one out that finds no room")
+      ->envname("ADAPTER_CYCLE_TIME_S")
+      ->check(CLI::Range(0.0, 3600.0))
+      ->capture_default_str();
+  command
+      .add_option("--preloaded-adapter-ids", options.preloaded_adapter_ids,
+                  "an adapter to load at the start and keep on the device; may be repeated")
+      ->envname("PRELOADED_ADAPTER_IDS")
+      ->allow_extra_args(false)
+      ->check(some_text());
 }
 
 struct Limits {
@@ -182,8 +212,11 @@ int run_serve(ServeOptions& options) {
   sizes.max_step_tokens = options.max_batch_prefill_tokens > 0 ? options.max_batch_prefill_tokens : 512;
   sizes.max_sequences = std::min(options.max_sequences, sizes.max_step_tokens);
   sizes.show_progress = true;
-  sizes.adapters.max_adapters = options.max_active_adapters;
-  sizes.adapters.budget_bytes = parse_bytes("--adapter-memory", options.adapter_memory);
+  sizes.adapter_memory_fraction = options.adapter_memory_fraction;
+  sizes.adapters = {
+      .device_bytes = options.adapter_memory.empty() ? 0 : parse_bytes("--adapter-memory", options.adapter_memory),
+      .host_bytes = parse_bytes("--adapter-host-memory", options.adapter_host_memory),
+      .max_device_adapters = options.max_active_adapters};
   Session session(options.model, source, sizes);
   ModelEngine& engine = session.engine();
   UsableAdapters adapters(
@@ -192,13 +225,20 @@ int run_serve(ServeOptions& options) {
   spdlog::info("{} on {}: {} weights, {:.2f} GiB cache of {} tokens, steps of up to {} tokens", model.name, info.device,
                info.dtype, static_cast<double>(engine.kv_cache_bytes()) / 0x1p30, info.num_blocks * kBlockSize,
                info.max_step_tokens);
+  for (const std::string& id : options.preloaded_adapter_ids) session.keep_adapter({.id = id});
+  const AdapterTierStats tiers = engine.adapter_stats().tiers;
+  spdlog::info("adapters: {:.2f} GiB on the device, {} kept there, {:.2f} GiB in host memory",
+               static_cast<double>(tiers.device_limit_bytes) / 0x1p30, tiers.device_adapters,
+               static_cast<double>(tiers.host_limit_bytes) / 0x1p30);
 
-  Scheduler scheduler(engine, session.wakeup(), tokenizer.get(),
-                      {.max_batch_prefill_tokens = info.max_step_tokens,
-                       .max_concurrent_requests = options.server.max_concurrent_requests,
-                       .max_total_tokens = limits.max_total_tokens,
-                       .block_order = block_order_from_environment(),
-                       .prefix_caching = options.prefix_caching});
+  Scheduler scheduler(
+      engine, session.wakeup(), tokenizer.get(),
+      {.max_batch_prefill_tokens = info.max_step_tokens,
+       .max_concurrent_requests = options.server.max_concurrent_requests,
+       .max_total_tokens = limits.max_total_tokens,
+       .adapter_cycle_time = std::chrono::milliseconds(static_cast<std::int64_t>(options.adapter_cycle_time_s * 1e3)),
+       .block_order = block_order_from_environment(),
+       .prefix_caching = options.prefix_caching});
   options.server.http.hostname = options.hostname;
   options.server.http.port = options.port;
   options.server.version = SHOAL_VERSION;
@@ -211,7 +251,7 @@ int run_serve(ServeOptions& options) {
                                  .engine = info,
                                  .model_id = options.model.model_id,
                                  .list_adapters = [&adapters] { return adapters.list(); },
-                                 .num_loaded_adapters = [&engine] { return engine.num_loaded_adapters(); }});
+                                 .adapter_stats = [&engine] { return engine.adapter_stats(); }});
   signals.wait_for_drain();
   drain(server, scheduler);
   return 0;
@@ -240,6 +280,7 @@ Command add_serve_command(CLI::App& app) {
       ->envname("API_KEY");
   command->add_flag("--json-output", options->json_output, "log in JSON")->envname("JSON_OUTPUT");
   add_limits(*command, *options);
+  add_adapter_flags(*command, *options);
   return [options] { return run_serve(*options); };
 }
 

@@ -9,6 +9,8 @@
 #include <new>
 #include <thread>
 
+#include "engine/pin_adapter.h"
+
 namespace shoal {
 
 namespace fs = std::filesystem;
@@ -43,7 +45,8 @@ void check_positions(const std::string& flag, std::int64_t wanted_positions, con
 
 Result<std::filesystem::path> PathSource::fetch(const AdapterKey& key) {
   const std::filesystem::path folder = adapter_dir_ / key.id;  // an absolute id stands for itself
-  if (!std::filesystem::is_directory(folder)) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(folder, error)) {
     return Error{.code = ErrorCode::kAdapterNotFound, .message = fmt::format("{} is no folder", folder.string())};
   }
   return folder;
@@ -90,17 +93,11 @@ Session::Session(const ModelOptions& options, AdapterSource& source, EngineOptio
   }
 }
 
-AdapterHandle Session::acquire_adapter(const AdapterKey& key) {
-  const AdapterHandle handle = engine_->acquire_adapter(key);
-  AdapterStatus status = engine_->adapter_status(handle);
-  while (status.state == AdapterState::kLoading) {
-    wakeup_.wait();
-    status = engine_->adapter_status(handle);
-  }
-  if (status.state == AdapterState::kFailed) {
-    throw StartError(fmt::format("adapter {}: {}", key.id, status.error->message));
-  }
-  return handle;
+PinnedAdapter Session::keep_adapter(const AdapterKey& key) {
+  const Result<HeldAdapter> held = pin_when_ready(*engine_, wakeup_, key, --last_kept_arrival_);
+  if (!held.ok()) throw StartError(fmt::format("adapter {}: {}", key.id, held.error().message));
+  engine_->keep_adapter(held.value().ticket);
+  return held.value().adapter;
 }
 
 }  // namespace shoal

@@ -17,6 +17,7 @@ class PathSource final : public AdapterSource {
  public:
   explicit PathSource(std::filesystem::path adapter_dir) : adapter_dir_(std::move(adapter_dir)) {}
   Result<std::filesystem::path> fetch(const AdapterKey& key) override;
+  AdapterVersion version(const AdapterKey& key) override { return version_of_folder(adapter_dir_ / key.id); }
 
  private:
   std::filesystem::path adapter_dir_;
@@ -38,14 +39,15 @@ class Session {
   Wakeup& wakeup() { return wakeup_; }
   ThreadPool& pool() { return *pool_; }
 
-  // Loads an adapter and waits for it; StartError when it is refused.
-  AdapterHandle acquire_adapter(const AdapterKey& key);
+  // Loads an adapter, waits for it and keeps it; StartError when it is refused.
+  PinnedAdapter keep_adapter(const AdapterKey& key);
 
  private:
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<Backend> backend_;
   Wakeup wakeup_;
   std::unique_ptr<ModelEngine> engine_;
+  std::int64_t last_kept_arrival_ = 0;  // below zero: those of a scheduler's requests are not
 };
 
 // The kernel set that SHOAL_ISA forces, else the fastest that the processor has. UsageError for an unknown or absent

@@ -1,5 +1,6 @@
 // AdapterKey: how a request names an adapter. Travels from server/ through scheduler/ and engine/ to its AdapterSource.
-// AdapterIdentity: which weights that turned out to be. Made by the engine, part of the prefix cache's key.
+// AdapterVersion: what its files looked like when they were asked for. AdapterIdentity: which weights they turned out
+// to be. Both made by lora/; the identity is part of the prefix cache's key.
 #pragma once
 
 #include <compare>
@@ -14,6 +15,14 @@ struct AdapterKey {
   std::string id;
 
   bool operator==(const AdapterKey&) const = default;
+};
+
+// Another signature of one key means that its files were replaced.
+struct AdapterVersion {
+  std::uint64_t signature = 0;
+  std::int64_t file_bytes = 0;  // at least what the adapter takes in memory; 0: not known
+
+  bool operator==(const AdapterVersion&) const = default;
 };
 
 // Equal identities are the same weights, bit for bit; all zeros is the base model. One key may stand for several in

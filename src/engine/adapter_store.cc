@@ -3,166 +3,223 @@
 #include <fmt/core.h>
 #include <spdlog/spdlog.h>
 
-#include <algorithm>
 #include <chrono>
+#include <exception>
+#include <utility>
 
 namespace shoal {
 
 AdapterStore::AdapterStore(AdapterSource& source, const LoraTargets& targets, const Backend& backend, Wakeup& wakeup,
-                           AdapterStoreOptions options)
-    : source_(source), targets_(targets), backend_(backend), wakeup_(wakeup), options_(options) {
+                           const AdapterStoreOptions& options)
+    : source_(source),
+      targets_(targets),
+      backend_(backend),
+      wakeup_(wakeup),
+      host_(backend.staging_allocator(), options.host_bytes),
+      device_(backend.allocator(), options.device_bytes),
+      tiers_({.device_bytes = options.device_bytes,
+              .host_bytes = options.host_bytes,
+              .max_device_adapters = options.max_device_adapters}) {
   for (int i = 0; i < options.num_loader_threads; ++i) {
-    loaders_.emplace_back([this](const std::stop_token& stop) { loader_loop(stop); });
+    threads_.emplace_back([this](const std::stop_token& stop) { load_loop(stop); });
   }
+  threads_.emplace_back([this](const std::stop_token& stop) { upload_loop(stop); });
 }
 
 AdapterStore::~AdapterStore() {
-  for (std::jthread& loader : loaders_) loader.request_stop();
-  loaders_.clear();
+  for (std::jthread& thread : threads_) thread.request_stop();
+  threads_.clear();
 }
 
-AdapterHandle AdapterStore::acquire(const AdapterKey& key) {
-  collect_finished();
-  for (std::size_t i = 0; i < slots_.size(); ++i) {
-    Slot& slot = slots_[i];
-    // A failed load is kept for those who still wait for it; the next request tries again in a slot of its own.
-    const bool failed = slot.status.state == AdapterState::kFailed;
-    if (slot.key != key || slot.key.id.empty() || failed) continue;
-    ++slot.pins;
-    slot.last_use = ++clock_;
-    return {.slot = static_cast<std::int32_t>(i)};
+AdapterTicket AdapterStore::want(const AdapterKey& key, const AdapterVersion& version, const QueuePlace& place) {
+  const std::lock_guard lock(mutex_);
+  const AdapterTicket ticket{.id = tiers_.want(key, version, place), .place = place};
+  tell();
+  return ticket;
+}
+
+TierState AdapterStore::state(const AdapterTicket& ticket) const {
+  const std::lock_guard lock(mutex_);
+  return tiers_.state(ticket.id);
+}
+
+Error AdapterStore::error(const AdapterTicket& ticket) const {
+  const std::lock_guard lock(mutex_);
+  return tiers_.error(ticket.id);
+}
+
+std::optional<PinnedAdapter> AdapterStore::pin(const AdapterTicket& ticket) {
+  const std::lock_guard lock(mutex_);
+  const std::optional<std::int32_t> slot = tiers_.pin(ticket.id, ticket.place);
+  if (!slot) return std::nullopt;
+  const auto index = static_cast<std::size_t>(*slot);
+  const AdapterWeights& weights = *on_device_.at(index);
+  if (by_slot_.size() <= index) by_slot_.resize(index + 1, nullptr);
+  by_slot_[index] = &weights;
+  return PinnedAdapter{.slot = *slot, .modules = weights.num_modules(), .identity = weights.identity()};
+}
+
+void AdapterStore::release(const AdapterTicket& ticket) {
+  const std::lock_guard lock(mutex_);
+  const std::optional<std::int32_t> slot = tiers_.release(ticket.id, ticket.place);
+  if (slot) by_slot_[static_cast<std::size_t>(*slot)] = nullptr;
+  tell();
+}
+
+void AdapterStore::keep(const AdapterTicket& ticket) {
+  const std::lock_guard lock(mutex_);
+  tiers_.keep(ticket.id);
+}
+
+AdapterStats AdapterStore::stats() const {
+  const std::lock_guard lock(mutex_);
+  return {.tiers = tiers_.stats(), .load_seconds = load_seconds_};
+}
+
+// Whatever changed may be what a thread waits for; what changed for a request rings the scheduler.
+void AdapterStore::tell() {
+  loads_.notify_all();
+  uploads_.notify_all();
+  if (std::exchange(told_news_, tiers_.num_news()) != tiers_.num_news()) wakeup_.notify();
+}
+
+std::optional<AdapterTiers::Move> AdapterStore::next_load() {
+  std::optional<AdapterTiers::Move> move = tiers_.next_load();
+  forget_evicted();
+  if (told_news_ != tiers_.num_news()) tell();  // some can never fit
+  return move;
+}
+
+std::optional<AdapterTiers::Move> AdapterStore::next_upload() {
+  std::optional<AdapterTiers::Move> move = tiers_.next_upload();
+  forget_evicted();
+  if (told_news_ != tiers_.num_news()) tell();  // the first found no room
+  return move;
+}
+
+void AdapterStore::forget_evicted() {
+  for (const AdapterTiers::Evicted& evicted : tiers_.take_evicted()) {
+    if (evicted.slot < 0) {
+      on_host_.erase(evicted.id);
+    } else {
+      on_device_.at(static_cast<std::size_t>(evicted.slot)).reset();
+    }
   }
-  const std::int32_t index = free_slot();
-  Slot& slot = slots_[static_cast<std::size_t>(index)];
-  slot = Slot{.key = key, .pins = 1, .last_use = ++clock_, .status = {}, .weights = nullptr};
-  {
+}
+
+void AdapterStore::load_loop(const std::stop_token& stop) {
+  for (;;) {
+    std::optional<AdapterTiers::Move> move;
+    AdapterKey key;
+    {
+      std::unique_lock lock(mutex_);
+      loads_.wait(lock, stop, [&] { return (move = next_load()).has_value(); });
+      if (stop.stop_requested()) return;
+      key = tiers_.key(move->id);
+    }
+    const auto start = std::chrono::steady_clock::now();
+    std::int64_t needed_bytes = 0;
+    Result<AdapterWeights> loaded = load(key, *move, needed_bytes);
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+    if (loaded.ok()) {
+      const std::int64_t modules = loaded.value().num_modules();
+      spdlog::info("adapter {}: {} of {} modules matched, {} bytes, {:.1f} ms", key.id, modules, modules,
+                   loaded.value().num_bytes(), elapsed.count() * 1e3);
+    } else if (needed_bytes == 0) {
+      spdlog::warn("adapter {} refused: {}", key.id, loaded.error().message);
+    }
     const std::lock_guard lock(mutex_);
-    waiting_.push_back({.slot = index, .key = key, .result = std::nullopt});
-  }
-  work_.notify_one();
-  return {.slot = index};
-}
-
-std::int32_t AdapterStore::free_slot() {
-  for (std::size_t i = 0; i < slots_.size(); ++i) {
-    if (slots_[i].key.id.empty()) return static_cast<std::int32_t>(i);
-  }
-  slots_.emplace_back();
-  weights_by_slot_.push_back(nullptr);
-  return static_cast<std::int32_t>(slots_.size()) - 1;
-}
-
-AdapterStatus AdapterStore::status(AdapterHandle handle) {
-  collect_finished();
-  return slots_.at(static_cast<std::size_t>(handle.slot)).status;
-}
-
-void AdapterStore::release(AdapterHandle handle) {
-  collect_finished();
-  const auto index = static_cast<std::size_t>(handle.slot);
-  Slot& slot = slots_.at(index);
-  CHECK_GT(slot.pins, 0);
-  --slot.pins;
-  if (slot.pins == 0 && slot.status.state == AdapterState::kFailed) clear_slot(index);
-  evict_for(0);
-}
-
-void AdapterStore::collect_finished() {
-  std::vector<Load> finished;
-  {
-    const std::lock_guard lock(mutex_);
-    if (finished_.empty()) return;
-    finished.swap(finished_);
-  }
-  for (Load& load : finished) {
-    const auto index = static_cast<std::size_t>(load.slot);
-    Slot& slot = slots_[index];
-    if (load.result->ok() && load.result->value().num_bytes() > options_.budget_bytes) {
-      load.result = Error{.code = ErrorCode::kAdapterInvalid,
-                          .message = fmt::format("adapter {} needs {} bytes, the whole budget is {}", load.key.id,
-                                                 load.result->value().num_bytes(), options_.budget_bytes)};
-    }
-    if (!load.result->ok()) {
-      slot.status = {.state = AdapterState::kFailed, .error = load.result->error(), .modules = 0};
-      if (slot.pins == 0) clear_slot(index);
-      continue;
-    }
-    evict_for(load.result->value().num_bytes());
-    slot.weights = std::make_unique<AdapterWeights>(std::move(load.result->value()));
-    // Each load is another identity: the files may have changed since the last one.
-    slot.status = {.state = AdapterState::kReady,
-                   .error = std::nullopt,
-                   .modules = slot.weights->num_modules(),
-                   .identity = {.high = 0, .low = ++num_loads_}};
-    weights_by_slot_[index] = slot.weights.get();
-    used_bytes_ += slot.weights->num_bytes();
-    num_loaded_.fetch_add(1, std::memory_order_relaxed);
+    load_seconds_ += elapsed.count();
+    end_load(*move, std::move(loaded), needed_bytes);
   }
 }
 
-// Pinned adapters stay whatever they weigh: they are in use, and admission is what bounds them.
-void AdapterStore::evict_for(std::int64_t wanted_bytes) {
-  while (used_bytes() + wanted_bytes > options_.budget_bytes || num_loaded() > options_.max_adapters) {
-    std::size_t oldest = slots_.size();
-    for (std::size_t i = 0; i < slots_.size(); ++i) {
-      if (slots_[i].weights == nullptr || slots_[i].pins > 0) continue;
-      if (oldest == slots_.size() || slots_[i].last_use < slots_[oldest].last_use) oldest = i;
-    }
-    if (oldest == slots_.size()) return;
-    spdlog::debug("adapter {} leaves memory", slots_[oldest].key.id);
-    clear_slot(oldest);
+// Files that are replaced while they are read may be taken half and half: such a read is done again.
+Result<AdapterWeights> AdapterStore::load(const AdapterKey& key, const AdapterTiers::Move& move,
+                                          std::int64_t& needed_bytes) const {
+  constexpr int kMostReads = 4;
+  for (int reads = 1; reads <= kMostReads; ++reads) {
+    const AdapterVersion before = source_.version(key);
+    needed_bytes = 0;
+    Result<AdapterWeights> loaded = read(key, move, needed_bytes);
+    if (source_.version(key) == before) return loaded;
   }
+  needed_bytes = 0;
+  return Error{
+      ErrorCode::kAdapterInvalid,
+      fmt::format("adapter {} cannot be loaded: its files changed during each of {} reads", key.id, kMostReads)};
 }
 
-void AdapterStore::clear_slot(std::size_t index) {
-  if (slots_[index].weights != nullptr) {
-    used_bytes_ -= slots_[index].weights->num_bytes();
-    num_loaded_.fetch_sub(1, std::memory_order_relaxed);
-  }
-  slots_[index] = Slot();
-  weights_by_slot_[index] = nullptr;
-}
-
-Result<AdapterWeights> AdapterStore::fetch_and_load(const AdapterKey& key) {
+Result<AdapterWeights> AdapterStore::read(const AdapterKey& key, const AdapterTiers::Move& move,
+                                          std::int64_t& needed_bytes) const {
   try {
     const Result<std::filesystem::path> folder = source_.fetch(key);
     if (!folder.ok()) return folder.error();
-    Result<AdapterWeights> loaded = load_adapter(folder.value(), targets_, host_allocator());
-    if (!loaded.ok()) return loaded.error();
-    return std::move(loaded.value()).on_device(backend_);
+    return load_adapter(folder.value(), targets_, [&](std::int64_t num_bytes) -> std::byte* {
+      if (num_bytes > move.num_bytes) {
+        needed_bytes = num_bytes;
+        return nullptr;
+      }
+      return static_cast<std::byte*>(host_.raw()) + move.offset;
+    });
   } catch (const std::exception& error) {
     // Want of memory, a folder that vanishes while it is listed: the trouble of one request. An exception that left
     // the loader's thread would end the process.
-    return Error{.code = ErrorCode::kAdapterInvalid,
-                 .message = fmt::format("adapter {} cannot be loaded: {}", key.id, error.what())};
+    return Error{ErrorCode::kAdapterInvalid, fmt::format("adapter {} cannot be loaded: {}", key.id, error.what())};
   }
 }
 
-void AdapterStore::loader_loop(const std::stop_token& stop) {
+void AdapterStore::end_load(const AdapterTiers::Move& move, Result<AdapterWeights> loaded, std::int64_t needed_bytes) {
+  if (needed_bytes > 0) {
+    tiers_.load_needs(move.id, needed_bytes);
+  } else if (!loaded.ok()) {
+    tiers_.load_failed(move.id, loaded.error());
+  } else {
+    const std::int64_t host_bytes = loaded.value().num_bytes();
+    const std::int64_t device_bytes = loaded.value().device_bytes(backend_);
+    on_host_.insert_or_assign(move.id, std::move(loaded.value()));
+    tiers_.load_done(move.id, host_bytes, device_bytes);
+  }
+  forget_evicted();
+  tell();
+}
+
+void AdapterStore::upload_loop(const std::stop_token& stop) {
   for (;;) {
-    Load load;
+    std::optional<AdapterTiers::Move> move;
+    const AdapterWeights* from = nullptr;
     {
       std::unique_lock lock(mutex_);
-      if (!work_.wait(lock, stop, [this] { return !waiting_.empty(); })) return;
-      load = std::move(waiting_.front());
-      waiting_.pop_front();
+      uploads_.wait(lock, stop, [&] { return (move = next_upload()).has_value(); });
+      if (stop.stop_requested()) return;
+      from = &on_host_.at(move->id);  // stays where it is until the upload ends
     }
-    const auto start = std::chrono::steady_clock::now();
-    load.result = fetch_and_load(load.key);
-    const std::chrono::duration<double, std::milli> elapsed_ms = std::chrono::steady_clock::now() - start;
-    if (load.result->ok()) {
-      const std::int64_t modules = load.result->value().num_modules();
-      spdlog::info("adapter {}: {} of {} modules matched, {} bytes, {:.1f} ms", load.key.id, modules, modules,
-                   load.result->value().num_bytes(), elapsed_ms.count());
-    } else {
-      spdlog::warn("adapter {} refused: {}", load.key.id, load.result->error().message);
-    }
-    {
-      const std::lock_guard lock(mutex_);
-      finished_.push_back(std::move(load));
-    }
-    wakeup_.notify();
+    Result<AdapterWeights> uploaded = upload(*from, *move);
+    const std::lock_guard lock(mutex_);
+    end_upload(*move, std::move(uploaded));
   }
+}
+
+Result<AdapterWeights> AdapterStore::upload(const AdapterWeights& from, const AdapterTiers::Move& move) const {
+  try {
+    return from.copy_to(backend_, static_cast<std::byte*>(device_.raw()) + move.offset);
+  } catch (const std::exception& error) {
+    return Error{ErrorCode::kAdapterInvalid,
+                 fmt::format("an adapter cannot be copied to the device: {}", error.what())};
+  }
+}
+
+void AdapterStore::end_upload(const AdapterTiers::Move& move, Result<AdapterWeights> uploaded) {
+  if (uploaded.ok()) {
+    const auto slot = static_cast<std::size_t>(move.slot);
+    if (on_device_.size() <= slot) on_device_.resize(slot + 1);
+    on_device_[slot] = std::make_unique<AdapterWeights>(std::move(uploaded.value()));
+    tiers_.upload_done(move.id);
+  } else {
+    tiers_.upload_failed(move.id, uploaded.error());
+  }
+  forget_evicted();
+  tell();
 }
 
 }  // namespace shoal

@@ -1,88 +1,93 @@
-// AdapterStore: adapters in memory, loaded off the step path by threads of its own, kept least recently used within a
-// byte budget. Owned by the engine; called from the scheduler's thread only.
+// AdapterStore: the memory of adapters, on the device and on the host, and the threads that fill it. Owned by the
+// engine. AdapterTiers decides what lies where; this does it.
 #pragma once
 
-#include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <span>
+#include <stop_token>
 #include <thread>
+#include <unordered_map>
 #include <vector>
 
+#include "core/buffer.h"
 #include "core/wakeup.h"
-#include "engine/engine.h"
+#include "engine/adapter_tiers.h"
 #include "lora/adapter_source.h"
 #include "lora/adapter_weights.h"
 
 namespace shoal {
 
 struct AdapterStoreOptions {
-  std::int64_t budget_bytes = std::int64_t{1} << 30;  // of unpinned and pinned adapters together
-  std::int64_t max_adapters = 1024;
-  int num_loader_threads = 2;
+  std::int64_t device_bytes = std::int64_t{1} << 30;
+  std::int64_t host_bytes = std::int64_t{1} << 30;
+  std::int64_t max_device_adapters = 1024;
+  int num_loader_threads = 4;
 };
 
 class AdapterStore {
  public:
-  // `source`, `targets`, `backend` and `wakeup` outlive the store; `wakeup` is rung whenever a load ends.
+  // Reserves both memories. `source`, `targets`, `backend` and `wakeup` outlive the store; `wakeup` is rung whenever an
+  // adapter arrived, failed, or found no room.
   AdapterStore(AdapterSource& source, const LoraTargets& targets, const Backend& backend, Wakeup& wakeup,
-               AdapterStoreOptions options);
+               const AdapterStoreOptions& options);
   ~AdapterStore();
   AdapterStore(const AdapterStore&) = delete;
   AdapterStore& operator=(const AdapterStore&) = delete;
 
-  AdapterHandle acquire(const AdapterKey& key);
-  AdapterStatus status(AdapterHandle handle);
-  void release(AdapterHandle handle);
+  // The calls of Engine, from its thread.
+  AdapterTicket want(const AdapterKey& key, const AdapterVersion& version, const QueuePlace& place);
+  TierState state(const AdapterTicket& ticket) const;
+  Error error(const AdapterTicket& ticket) const;
+  std::optional<PinnedAdapter> pin(const AdapterTicket& ticket);
+  void release(const AdapterTicket& ticket);
+  // It is pinned, and will never be released.
+  void keep(const AdapterTicket& ticket);
+  // The weights of each pinned slot, null for the others. A pinned slot never moves.
+  std::span<const AdapterWeights* const> by_slot() const { return by_slot_; }
 
-  // The weights of each slot, null while it is not ready; the slot of a pinned handle never moves.
-  std::span<const AdapterWeights* const> by_slot() const { return weights_by_slot_; }
-  // Safe from any thread.
-  std::int64_t num_loaded() const { return num_loaded_.load(std::memory_order_relaxed); }
-  std::int64_t used_bytes() const { return used_bytes_; }
+  // Any thread.
+  AdapterVersion version(const AdapterKey& key) const { return source_.version(key); }
+  AdapterStats stats() const;
 
  private:
-  struct Slot {
-    AdapterKey key;
-    std::int64_t pins = 0;
-    std::uint64_t last_use = 0;
-    AdapterStatus status;
-    std::unique_ptr<AdapterWeights> weights;  // once ready
-  };
-  struct Load {
-    std::int32_t slot = 0;
-    AdapterKey key;
-    std::optional<Result<AdapterWeights>> result;
-  };
+  void load_loop(const std::stop_token& stop);
+  void upload_loop(const std::stop_token& stop);
+  // Into the host bytes of `move`. `needed_bytes` is set where these are too few.
+  Result<AdapterWeights> load(const AdapterKey& key, const AdapterTiers::Move& move, std::int64_t& needed_bytes) const;
+  Result<AdapterWeights> read(const AdapterKey& key, const AdapterTiers::Move& move, std::int64_t& needed_bytes) const;
+  Result<AdapterWeights> upload(const AdapterWeights& from, const AdapterTiers::Move& move) const;
 
-  Result<AdapterWeights> fetch_and_load(const AdapterKey& key);
-  void loader_loop(const std::stop_token& stop);
-  // Moves finished loads into their slots; the scheduler's thread does it, so that no step sees a half-made slot.
-  void collect_finished();
-  void evict_for(std::int64_t wanted_bytes);
-  void clear_slot(std::size_t index);
-  std::int32_t free_slot();
+  // With mutex_ held:
+  void end_load(const AdapterTiers::Move& move, Result<AdapterWeights> loaded, std::int64_t needed_bytes);
+  void end_upload(const AdapterTiers::Move& move, Result<AdapterWeights> uploaded);
+  std::optional<AdapterTiers::Move> next_load();
+  std::optional<AdapterTiers::Move> next_upload();
+  void forget_evicted();
+  void tell();
 
   AdapterSource& source_;
   const LoraTargets& targets_;
   const Backend& backend_;
   Wakeup& wakeup_;
-  AdapterStoreOptions options_;
+  const Buffer host_, device_;  // who may write which bytes is what tiers_ says
 
-  std::vector<Slot> slots_;
-  std::vector<const AdapterWeights*> weights_by_slot_;
-  std::atomic<std::int64_t> num_loaded_{0};
-  std::int64_t used_bytes_ = 0;
-  std::uint64_t clock_ = 0;
-  std::uint64_t num_loads_ = 0;  // that ended well
+  // The engine's thread alone:
+  std::vector<const AdapterWeights*> by_slot_;
 
-  std::mutex mutex_;
-  std::condition_variable_any work_;
-  std::deque<Load> waiting_;    // guarded by mutex_
-  std::vector<Load> finished_;  // guarded by mutex_
-  std::vector<std::jthread> loaders_;
+  mutable std::mutex mutex_;
+  std::condition_variable_any loads_, uploads_;
+  // Guarded by mutex_:
+  AdapterTiers tiers_;
+  std::unordered_map<AdapterTiers::Id, AdapterWeights> on_host_;
+  std::vector<std::unique_ptr<AdapterWeights>> on_device_;  // by slot
+  std::uint64_t told_news_ = 0;
+  double load_seconds_ = 0.0;
+
+  std::vector<std::jthread> threads_;  // last: they use all the others
 };
 
 }  // namespace shoal

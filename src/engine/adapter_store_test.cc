@@ -4,11 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <latch>
 #include <vector>
 
+#include "lora/place_in.h"
 #include "ops/backends.h"
 #include "weights/safetensors.h"
 
@@ -17,6 +20,8 @@ namespace {
 
 constexpr std::int64_t kIn = 24;
 constexpr std::int64_t kOut = 40;
+constexpr std::int64_t kOneBytes = 8 * (kIn + kOut) * 4;  // of an adapter of rank 8
+constexpr AdapterStoreOptions kSmall{.device_bytes = 1 << 20, .host_bytes = 1 << 20};
 
 // A folder of small adapters for one target, gone at the end of the test.
 class AdapterFolder {
@@ -53,6 +58,7 @@ class FolderSource final : public AdapterSource {
  public:
   explicit FolderSource(std::filesystem::path root, std::chrono::milliseconds delay = {})
       : root_(std::move(root)), delay_(delay) {}
+  AdapterVersion version(const AdapterKey& key) override { return version_of_folder(root_ / key.id); }
   Result<std::filesystem::path> fetch(const AdapterKey& key) override {
     std::this_thread::sleep_for(delay_);
     if (!std::filesystem::exists(root_ / key.id)) {
@@ -72,14 +78,31 @@ class AdapterStoreTest : public testing::Test {
     targets_.add({.path = "layer.q_proj", .in_features = kIn, .out_features = kOut, .row_order = {}});
   }
 
-  AdapterStatus wait(AdapterStore& store, AdapterHandle handle) {
-    while (store.status(handle).state == AdapterState::kLoading) wakeup_.wait();
-    return store.status(handle);
+  // No two places are the same.
+  AdapterTicket want(AdapterStore& store, const std::string& id) {
+    const AdapterKey key{.id = id};
+    return store.want(key, store.version(key), {.priority = 0, .arrival = next_arrival_++});
+  }
+  TierState settled(AdapterStore& store, const AdapterTicket& ticket) {
+    while (store.state(ticket) == TierState::kMoving) wakeup_.wait();
+    return store.state(ticket);
+  }
+  PinnedAdapter pinned(AdapterStore& store, const AdapterTicket& ticket) {
+    for (;;) {
+      if (const std::optional<PinnedAdapter> pinned = store.pin(ticket)) return *pinned;
+      if (store.state(ticket) == TierState::kFailed) break;
+      wakeup_.wait();
+    }
+    ADD_FAILURE() << store.error(ticket).message;
+    return {};
   }
 
+  Result<AdapterWeights> load(const std::filesystem::path& folder) {
+    return load_adapter(folder, targets_, place_in(memory_));
+  }
   // The message with which an adapter of this folder is refused, "" when it loads.
   std::string refusal(const std::filesystem::path& folder) {
-    const Result<AdapterWeights> loaded = load_adapter(folder, targets_, host_allocator());
+    const Result<AdapterWeights> loaded = load(folder);
     return loaded.ok() ? "" : loaded.error().message;
   }
 
@@ -87,75 +110,186 @@ class AdapterStoreTest : public testing::Test {
   LoraTargets targets_;
   std::unique_ptr<Backend> backend_ = make_reference_backend();
   Wakeup wakeup_;
+  Buffer memory_;
+  std::int64_t next_arrival_ = 0;
 };
 
 TEST_F(AdapterStoreTest, LoadsOnceAndKeepsWhatIsPinned) {
   folder_.add("one", 8);
   FolderSource source(folder_.path());
-  AdapterStore store(source, targets_, *backend_, wakeup_, {});
-  const AdapterHandle first = store.acquire({.id = "one"});
-  const AdapterHandle second = store.acquire({.id = "one"});
-  EXPECT_EQ(first.slot, second.slot);
-  const AdapterStatus status = wait(store, first);
-  ASSERT_EQ(status.state, AdapterState::kReady);
-  EXPECT_EQ(status.modules, 1);
-  const LoraPair& pair = store.by_slot()[static_cast<std::size_t>(first.slot)]->pairs()[0];
+  AdapterStore store(source, targets_, *backend_, wakeup_, kSmall);
+  const AdapterTicket first = want(store, "one");
+  const AdapterTicket second = want(store, "one");
+  const PinnedAdapter adapter = pinned(store, first);
+  EXPECT_EQ(pinned(store, second).slot, adapter.slot);
+  EXPECT_EQ(adapter.modules, 1);
+  const auto slot = static_cast<std::size_t>(adapter.slot);
+  const LoraPair& pair = store.by_slot()[slot]->pairs()[0];
   EXPECT_EQ(pair.scale, 2.0F);
   EXPECT_EQ(pair.b.row<float>(3)[5], 5.0F * 8 + 3) << "B is stored transposed";
   store.release(first);
+  EXPECT_NE(store.by_slot()[slot], nullptr) << "the second still runs";
   store.release(second);
-  EXPECT_EQ(store.num_loaded(), 1) << "an unpinned adapter stays while there is room";
+  EXPECT_EQ(store.by_slot()[slot], nullptr);
+  const AdapterStats stats = store.stats();
+  EXPECT_EQ(stats.tiers.device_adapters, 1) << "an unpinned adapter stays while there is room";
+  EXPECT_EQ(stats.tiers.loads, 1);
+  EXPECT_GT(stats.load_seconds, 0.0);
 }
 
 TEST_F(AdapterStoreTest, ARankCostsItsOwnBytes) {
-  const Result<AdapterWeights> small = load_adapter(folder_.add("r8", 8), targets_, host_allocator());
-  const Result<AdapterWeights> large = load_adapter(folder_.add("r256", 256), targets_, host_allocator());
+  const Result<AdapterWeights> small = load(folder_.add("r8", 8));
+  const Result<AdapterWeights> large = load(folder_.add("r256", 256));
   ASSERT_TRUE(small.ok() && large.ok());
   EXPECT_EQ(small.value().num_bytes(), 8 * (kIn + kOut) * 4);
   EXPECT_EQ(large.value().num_bytes(), 32 * small.value().num_bytes());
 }
 
-TEST_F(AdapterStoreTest, EvictsTheLeastRecentlyUsedUnpinned) {
-  for (const char* id : {"a", "b", "c"}) folder_.add(id, 8);
+TEST_F(AdapterStoreTest, ServesMoreThanEitherMemoryHolds) {
+  constexpr int kAdapters = 12;
+  for (int i = 0; i < kAdapters; ++i) folder_.add(std::to_string(i), 1 + i);
   FolderSource source(folder_.path());
-  const std::int64_t one_bytes = 8 * (kIn + kOut) * 4;
-  AdapterStore store(source, targets_, *backend_, wakeup_, {.budget_bytes = 2 * one_bytes});
-  const AdapterHandle a = store.acquire({.id = "a"});
-  wait(store, a);
-  const AdapterHandle b = store.acquire({.id = "b"});
-  wait(store, b);
+  constexpr std::int64_t kLargest = kAdapters * (kIn + kOut) * 4 + 1024;  // with the head of its file
+  AdapterStore store(source, targets_, *backend_, wakeup_, {.device_bytes = kLargest, .host_bytes = 3 * kLargest});
+  for (int i = 0; i < 200; ++i) {
+    const int adapter = (i * 7) % kAdapters;
+    const AdapterTicket next = want(store, std::to_string((i + 1) * 7 % kAdapters));  // on its way meanwhile
+    const AdapterTicket ticket = want(store, std::to_string(adapter));
+    store.release(next);
+    const PinnedAdapter held = pinned(store, ticket);
+    const AdapterWeights& weights = *store.by_slot()[static_cast<std::size_t>(held.slot)];
+    ASSERT_EQ(weights.max_rank(), 1 + adapter);
+    ASSERT_EQ(weights.pairs()[0].b.row<float>(adapter)[5], static_cast<float>(5 * (1 + adapter) + adapter));
+    store.release(ticket);
+  }
+  const AdapterTierStats tiers = store.stats().tiers;
+  EXPECT_GT(tiers.device_evictions, 50);
+  EXPECT_GT(tiers.host_evictions, 50);
+  EXPECT_EQ(tiers.pinned_bytes, 0);
+}
+
+TEST_F(AdapterStoreTest, WhatFindsNoRoomIsToldAndComesLater) {
+  for (const char* id : {"a", "b"}) folder_.add(id, 8);
+  FolderSource source(folder_.path());
+  AdapterStore store(source, targets_, *backend_, wakeup_, {.device_bytes = kOneBytes, .host_bytes = 1 << 20});
+  const AdapterTicket a = want(store, "a");
+  pinned(store, a);
+  const AdapterTicket b = want(store, "b");
+  EXPECT_EQ(settled(store, b), TierState::kNoRoom);
+  store.release(a);
+  while (store.state(b) == TierState::kNoRoom) wakeup_.wait();
+  pinned(store, b);
   store.release(b);
-  const AdapterHandle c = store.acquire({.id = "c"});
-  wait(store, c);
-  EXPECT_EQ(store.used_bytes(), 2 * one_bytes);
-  EXPECT_NE(store.by_slot()[static_cast<std::size_t>(a.slot)], nullptr) << "a is pinned";
-  EXPECT_EQ(store.by_slot()[static_cast<std::size_t>(b.slot)], nullptr) << "b was not";
 }
 
 TEST_F(AdapterStoreTest, AFailureIsToldToItsWaitersAndTriedAgain) {
   FolderSource source(folder_.path());
-  AdapterStore store(source, targets_, *backend_, wakeup_, {});
-  const AdapterHandle missing = store.acquire({.id = "late"});
-  const AdapterStatus status = wait(store, missing);
-  ASSERT_EQ(status.state, AdapterState::kFailed);
-  EXPECT_EQ(status.error->code, ErrorCode::kAdapterNotFound);
+  AdapterStore store(source, targets_, *backend_, wakeup_, kSmall);
+  const AdapterTicket missing = want(store, "late");
+  ASSERT_EQ(settled(store, missing), TierState::kFailed);
+  EXPECT_EQ(store.error(missing).code, ErrorCode::kAdapterNotFound);
   folder_.add("late", 4);
-  const AdapterHandle again = store.acquire({.id = "late"});
-  EXPECT_EQ(wait(store, again).state, AdapterState::kReady);
-  EXPECT_EQ(store.status(missing).state, AdapterState::kFailed) << "the first waiter still sees its failure";
+  const AdapterTicket again = want(store, "late");
+  EXPECT_EQ(settled(store, again), TierState::kOnDevice);
+  EXPECT_EQ(store.state(missing), TierState::kFailed) << "the first waiter still sees its failure";
   store.release(missing);
   store.release(again);
+  EXPECT_EQ(store.stats().tiers.failed_loads, 1);
+}
+
+TEST_F(AdapterStoreTest, AReplacedAdapterIsLoadedAnewAndOldRequestsKeepTheirs) {
+  folder_.add("one", 8);
+  FolderSource source(folder_.path());
+  AdapterStore store(source, targets_, *backend_, wakeup_, kSmall);
+  const AdapterTicket before = want(store, "one");
+  const PinnedAdapter old_adapter = pinned(store, before);
+  folder_.add("one", 5);
+  const AdapterTicket after = want(store, "one");
+  const PinnedAdapter new_adapter = pinned(store, after);
+  EXPECT_NE(new_adapter.identity, old_adapter.identity);
+  const auto rank_of = [&](const PinnedAdapter& adapter) {
+    return store.by_slot()[static_cast<std::size_t>(adapter.slot)]->max_rank();
+  };
+  EXPECT_EQ(rank_of(old_adapter), 8);
+  EXPECT_EQ(rank_of(new_adapter), 5);
+  store.release(before);
+  folder_.add("one", 8);
+  const AdapterTicket back = want(store, "one");
+  EXPECT_EQ(pinned(store, back).identity, old_adapter.identity) << "the same weights, read again";
+  for (const AdapterTicket& ticket : {after, back}) store.release(ticket);
+}
+
+TEST_F(AdapterStoreTest, AReadAmidAReplacementIsDoneAgain) {
+  // Its files change while they are read, `changes` times.
+  class ChangingSource final : public AdapterSource {
+   public:
+    ChangingSource(std::filesystem::path folder, int changes) : folder_(std::move(folder)), changes_(changes) {}
+    Result<std::filesystem::path> fetch(const AdapterKey& /*key*/) override {
+      ++reads;
+      if (changes_-- > 0) ++signature_;
+      return folder_;
+    }
+    AdapterVersion version(const AdapterKey& /*key*/) override { return {.signature = signature_, .file_bytes = 8}; }
+    std::atomic<int> reads{0};
+
+   private:
+    std::filesystem::path folder_;
+    std::atomic<int> changes_;
+    std::atomic<std::uint64_t> signature_{1};
+  };
+  const std::filesystem::path folder = folder_.add("one", 8);
+  for (const int changes : {3, 100}) {
+    ChangingSource source(folder, changes);
+    AdapterStore store(source, targets_, *backend_, wakeup_, {.device_bytes = 1 << 20, .host_bytes = 1 << 20});
+    const AdapterTicket ticket = want(store, "one");
+    const TierState state = settled(store, ticket);
+    EXPECT_EQ(state, changes == 3 ? TierState::kOnDevice : TierState::kFailed);
+    // It says eight bytes at first: the read that finds out what it needs is one more.
+    EXPECT_EQ(source.reads, changes == 3 ? 5 : 4);
+    if (changes == 100) {
+      EXPECT_NE(store.error(ticket).message.find("changed during"), std::string::npos);
+    }
+    store.release(ticket);
+  }
 }
 
 TEST_F(AdapterStoreTest, ASlowReadDelaysNobody) {
   folder_.add("slow", 4);
   FolderSource source(folder_.path(), std::chrono::milliseconds(200));
-  AdapterStore store(source, targets_, *backend_, wakeup_, {});
+  AdapterStore store(source, targets_, *backend_, wakeup_, kSmall);
   const auto start = std::chrono::steady_clock::now();
-  const AdapterHandle handle = store.acquire({.id = "slow"});
-  EXPECT_EQ(store.status(handle).state, AdapterState::kLoading);
+  const AdapterTicket ticket = want(store, "slow");
+  EXPECT_EQ(store.state(ticket), TierState::kMoving);
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(100));
-  EXPECT_EQ(wait(store, handle).state, AdapterState::kReady);
+  EXPECT_EQ(settled(store, ticket), TierState::kOnDevice);
+  store.release(ticket);
+}
+
+TEST_F(AdapterStoreTest, ReadsSeveralAtOnce) {
+  constexpr int kAdapters = 4;
+  for (int i = 0; i < kAdapters; ++i) folder_.add(std::to_string(i), 4);
+  // Each fetch waits until all have begun.
+  class MeetingSource final : public AdapterSource {
+   public:
+    explicit MeetingSource(std::filesystem::path root) : root_(std::move(root)) {}
+    Result<std::filesystem::path> fetch(const AdapterKey& key) override {
+      all_.arrive_and_wait();
+      return root_ / key.id;
+    }
+    AdapterVersion version(const AdapterKey& key) override { return version_of_folder(root_ / key.id); }
+
+   private:
+    std::filesystem::path root_;
+    std::latch all_{kAdapters};
+  };
+  MeetingSource source(folder_.path());
+  AdapterStore store(source, targets_, *backend_, wakeup_, kSmall);
+  std::vector<AdapterTicket> tickets;
+  for (int i = 0; i < kAdapters; ++i) tickets.push_back(want(store, std::to_string(i)));
+  for (const AdapterTicket& ticket : tickets) {
+    EXPECT_EQ(settled(store, ticket), TierState::kOnDevice);
+    store.release(ticket);
+  }
 }
 
 TEST_F(AdapterStoreTest, RefusesWithTheNameAndTheReason) {
@@ -177,14 +311,14 @@ TEST_F(AdapterStoreTest, AnExceptionOfTheSourceIsOneRequestsFailure) {
   class ThrowingSource final : public AdapterSource {
    public:
     Result<std::filesystem::path> fetch(const AdapterKey& /*key*/) override { throw std::runtime_error("no disk"); }
+    AdapterVersion version(const AdapterKey& /*key*/) override { return {}; }
   };
   ThrowingSource source;
-  AdapterStore store(source, targets_, *backend_, wakeup_, {});
-  const AdapterHandle handle = store.acquire({.id = "gone"});
-  while (store.status(handle).state == AdapterState::kLoading) wakeup_.wait();
-  const AdapterStatus status = store.status(handle);
-  ASSERT_EQ(status.state, AdapterState::kFailed);
-  EXPECT_EQ(status.error->message, "adapter gone cannot be loaded: no disk");
+  AdapterStore store(source, targets_, *backend_, wakeup_, kSmall);
+  const AdapterTicket ticket = want(store, "gone");
+  ASSERT_EQ(settled(store, ticket), TierState::kFailed);
+  EXPECT_EQ(store.error(ticket).message, "adapter gone cannot be loaded: no disk");
+  store.release(ticket);
 }
 
 TEST_F(AdapterStoreTest, RefusesOneModuleUnderTwoNames) {
@@ -233,7 +367,7 @@ TEST_F(AdapterStoreTest, BoundsTheNumberAndSizeOfPatterns) {
 
 TEST_F(AdapterStoreTest, ScalesByAlphaRankAndPattern) {
   const auto scale = [&](const std::string& id, std::int64_t rank, const std::string& config) {
-    const Result<AdapterWeights> loaded = load_adapter(folder_.add(id, rank, config), targets_, host_allocator());
+    const Result<AdapterWeights> loaded = load(folder_.add(id, rank, config));
     return loaded.ok() ? loaded.value().pairs()[0].scale : -1.0F;
   };
   EXPECT_EQ(scale("rs", 16, R"({"peft_type": "LORA", "lora_alpha": 16, "use_rslora": true})"), 4.0F);

@@ -9,7 +9,10 @@
 namespace shoal {
 
 AdapterTiers::AdapterTiers(AdapterTierOptions options)
-    : options_(options), host_pool_(options.host_bytes), device_pool_(options.device_bytes) {}
+    : options_(options), host_pool_(options.host_bytes), device_pool_(options.device_bytes) {
+  stats_.device_limit_bytes = device_pool_.num_bytes();
+  stats_.host_limit_bytes = host_pool_.num_bytes();
+}
 
 AdapterTiers::Id AdapterTiers::want(const AdapterKey& key, const AdapterVersion& version, const QueuePlace& place) {
   std::string name = fmt::format("{:016x}{}", version.signature, key.source);
@@ -55,7 +58,9 @@ TierState AdapterTiers::state(Id id) const {
   if (asked.error) return TierState::kFailed;
   if (asked.device == Tier::kReady) return asked.pinned.empty() ? TierState::kOnDevice : TierState::kInUse;
   const bool queued = asked.host == Tier::kReady && asked.device == Tier::kAbsent;
-  return queued && upload_refused_ ? TierState::kNoRoom : TierState::kMoving;
+  // Those behind the one that found none have none either.
+  const bool refused = queued && refused_ && !asked.wanted.empty() && !(*asked.wanted.begin() < refused_->first);
+  return refused ? TierState::kNoRoom : TierState::kMoving;
 }
 
 const Error& AdapterTiers::error(Id id) const { return *entry(id).error; }
@@ -72,16 +77,29 @@ std::optional<std::int32_t> AdapterTiers::pin(Id id, const QueuePlace& place) {
   return pinned.slot;
 }
 
-void AdapterTiers::release(Id id, const QueuePlace& place) {
+std::optional<std::int32_t> AdapterTiers::release(Id id, const QueuePlace& place) {
   Entry& released = entry(id);
   take_out(id);
+  std::optional<std::int32_t> freed_slot;
   if (released.pinned.erase(place) == 1) {
-    if (released.pinned.empty()) stats_.pinned_bytes -= BytePool::rounded(released.device_bytes);
+    if (released.pinned.empty()) {
+      stats_.pinned_bytes -= BytePool::rounded(released.device_bytes);
+      freed_slot = released.slot;
+    }
   } else {
     CHECK_EQ(released.wanted.erase(place), 1U);
+    // It waits no more, so nobody waits behind it. Whatever else changes, it stays refused until it is tried again: in
+    // between others must not take the room that came free.
+    if (refused_ == std::pair(place, id)) refused_.reset();
   }
   put_back(id);
   drop_if_unused(id);
+  return freed_slot;
+}
+
+void AdapterTiers::keep(Id id) {
+  CHECK(!entry(id).pinned.empty());
+  if (kept_.insert(id).second) kept_bytes_ += BytePool::rounded(entry(id).device_bytes);
 }
 
 void AdapterTiers::take_out(Id id) {
@@ -189,11 +207,23 @@ void AdapterTiers::load_done(Id id, std::int64_t host_bytes, std::int64_t device
   ++stats_.loads;
   ++stats_.host_adapters;
   put_back(id);
-  if (device_bytes > device_pool_.num_bytes()) {
-    fail(id, {ErrorCode::kAdapterInvalid, fmt::format("adapter {} needs {} bytes, the whole device memory for adapters "
-                                                      "is {}; raise --adapter-memory-fraction",
-                                                      loaded.key.id, device_bytes, device_pool_.num_bytes())});
+  if (std::string why = why_never_fits(loaded); !why.empty()) fail(id, {ErrorCode::kAdapterInvalid, std::move(why)});
+}
+
+// On the device, whoever else leaves.
+std::string AdapterTiers::why_never_fits(const Entry& asked) const {
+  const std::string kept = kept_.empty() ? "" : fmt::format(" beside {} preloaded ones", kept_.size());
+  const std::int64_t most_bytes = device_pool_.num_bytes() - kept_bytes_;
+  if (BytePool::rounded(asked.device_bytes) > most_bytes) {
+    return fmt::format(
+        "adapter {} needs {} bytes, the whole device memory for adapters{} is {}; raise "
+        "--adapter-memory-fraction",
+        asked.key.id, asked.device_bytes, kept, most_bytes);
   }
+  if (std::ssize(kept_) >= options_.max_device_adapters) {
+    return fmt::format("adapter {} finds no place{}; raise --max-active-adapters", asked.key.id, kept);
+  }
+  return "";
 }
 
 void AdapterTiers::load_failed(Id id, Error error) {
@@ -224,11 +254,12 @@ void AdapterTiers::fail(Id id, Error error) {
   if (failed.host != Tier::kAbsent) host_pool_.give_back(failed.host_offset, failed.host_bytes);
   failed.host = Tier::kAbsent;
   failed.error = std::move(error);
+  ++num_news_;
   drop_if_unused(id);
 }
 
 std::optional<AdapterTiers::Move> AdapterTiers::next_upload() {
-  upload_refused_ = false;
+  const std::optional<std::pair<QueuePlace, Id>> refused_before = std::exchange(refused_, std::nullopt);
   if (to_upload_.empty()) return std::nullopt;
   const auto [place, id] = *to_upload_.begin();
   const std::int64_t num_bytes = entry(id).device_bytes;
@@ -239,7 +270,8 @@ std::optional<AdapterTiers::Move> AdapterTiers::next_upload() {
   while (hopeless || !has_slot() || !(offset = device_pool_.take(num_bytes))) {
     const std::optional<Id> leaver = hopeless ? std::nullopt : who_leaves(device_leavers_, place);
     if (!leaver) {
-      upload_refused_ = true;  // nobody overtakes it: a smaller one would take the room that it waits for
+      refused_ = {place, id};  // nobody overtakes it: a smaller one would take the room that it waits for
+      if (refused_ != refused_before) ++num_news_;
       return std::nullopt;
     }
     evict_device(*leaver);
@@ -264,7 +296,19 @@ void AdapterTiers::upload_done(Id id) {
   uploaded.uploading = false;
   ++stats_.uploads;
   ++stats_.device_adapters;
+  ++num_news_;
   put_back(id);
+}
+
+void AdapterTiers::upload_failed(Id id, Error error) {
+  take_out(id);
+  Entry& failed = entry(id);
+  CHECK(failed.device == Tier::kMoving);
+  device_pool_.give_back(failed.device_offset, failed.device_bytes);
+  failed.device = Tier::kAbsent;
+  failed.uploading = false;
+  free_slots_.push_back(std::exchange(failed.slot, -1));
+  fail(id, std::move(error));
 }
 
 void AdapterTiers::drop_if_unused(Id id) {

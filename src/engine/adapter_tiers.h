@@ -11,48 +11,15 @@
 
 #include "core/adapter_key.h"
 #include "core/result.h"
+#include "engine/adapter_states.h"
 #include "engine/byte_pool.h"
 
 namespace shoal {
-
-// A request's place in the queue: higher priority first, then order of submission.
-struct QueuePlace {
-  std::int32_t priority = 0;
-  std::int64_t arrival = 0;
-
-  bool operator==(const QueuePlace&) const = default;
-  bool operator<(const QueuePlace& other) const {
-    return priority != other.priority ? priority > other.priority : arrival < other.arrival;
-  }
-};
-
-// What lay at an adapter's source when a request came; another signature is another adapter.
-struct AdapterVersion {
-  std::uint64_t signature = 0;
-  std::int64_t file_bytes = 0;  // at least what the adapter takes in memory; 0: not known
-};
-
-enum class TierState : std::uint8_t {
-  kMoving,    // on its way: queued for a load, loading, uploading
-  kNoRoom,    // in host memory, and what is pinned leaves no room on the device
-  kOnDevice,  // may be pinned
-  kInUse,     // on the device and pinned: one more pin takes no room
-  kFailed,
-};
 
 struct AdapterTierOptions {
   std::int64_t device_bytes = 0;
   std::int64_t host_bytes = 0;
   std::int64_t max_device_adapters = 1024;
-};
-
-struct AdapterTierStats {
-  std::int64_t device_bytes = 0, host_bytes = 0;        // taken
-  std::int64_t device_adapters = 0, host_adapters = 0;  // ready
-  std::int64_t pinned_bytes = 0;                        // of device_bytes
-  std::int64_t loads = 0, failed_loads = 0, uploads = 0;
-  std::int64_t device_evictions = 0, host_evictions = 0;
-  std::int64_t device_hits = 0, host_hits = 0;  // requests that found theirs there
 };
 
 class AdapterTiers {
@@ -78,7 +45,10 @@ class AdapterTiers {
   const Error& error(Id id) const;  // with kFailed
   // The slot, which nobody else gets until release(); none unless it is kOnDevice or kInUse.
   std::optional<std::int32_t> pin(Id id, const QueuePlace& place);
-  void release(Id id, const QueuePlace& place);
+  // A pin that is never released. From now on others can have what it leaves, or fail.
+  void keep(Id id);
+  // The slot whose last pin this was, if it was one.
+  std::optional<std::int32_t> release(Id id, const QueuePlace& place);
 
   // --- moves: the next one for which there is room, its bytes taken; whoever makes room for it is in evicted() ---
   std::optional<Move> next_load();
@@ -90,9 +60,12 @@ class AdapterTiers {
   void load_needs(Id id, std::int64_t host_bytes);
   std::optional<Move> next_upload();
   void upload_done(Id id);
+  void upload_failed(Id id, Error error);
   // Since the last call. To be taken before the next move begins to write.
   std::vector<Evicted> take_evicted();
 
+  // Grows whenever somebody's state() may have changed for other reasons than the calls above.
+  std::uint64_t num_news() const { return num_news_; }
   const AdapterTierStats& stats() const;
 
  private:
@@ -123,6 +96,7 @@ class AdapterTiers {
   void take_out(Id id);
   void put_back(Id id);
   static std::optional<Id> who_leaves(const Leavers& leavers, const QueuePlace& for_whom);
+  std::string why_never_fits(const Entry& asked) const;
   void evict_host(Id id);
   void evict_device(Id id);
   void fail(Id id, Error error);
@@ -134,11 +108,14 @@ class AdapterTiers {
   std::vector<Id> free_ids_;
   std::vector<std::int32_t> free_slots_;
   std::int32_t next_slot_ = 0;
+  std::int64_t kept_bytes_ = 0;
+  std::set<Id> kept_;
   std::unordered_map<std::string, Id> by_name_;
   std::set<std::pair<QueuePlace, Id>> to_load_, to_upload_;
   Leavers host_leavers_, device_leavers_;
-  bool upload_refused_ = false;  // the first of to_upload_ found no room
+  std::optional<std::pair<QueuePlace, Id>> refused_;  // the first of to_upload_, which found no room
   std::vector<Evicted> evicted_;
+  std::uint64_t num_news_ = 0;
   std::uint64_t clock_ = 0;
   mutable AdapterTierStats stats_;
 };

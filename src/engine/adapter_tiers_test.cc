@@ -44,6 +44,24 @@ TEST(AdapterTiers, PinnedAdaptersNeverExceedTheDevice) {
   EXPECT_EQ(tiers.stats().pinned_bytes, 3 * kUnit);
 }
 
+TEST(AdapterTiers, NobodyWaitsBehindOneThatWasCancelled) {
+  AdapterTiers tiers({.device_bytes = 3 * kUnit, .host_bytes = 9 * kUnit});
+  const auto pinned = tiers.want({.id = "pinned"}, version(2), place(1));
+  const auto large = tiers.want({.id = "large"}, version(3), place(3));
+  const auto small = tiers.want({.id = "small"}, version(1), place(4));
+  settle(tiers);
+  ASSERT_TRUE(tiers.pin(pinned, place(1)).has_value());
+  settle(tiers);
+  EXPECT_EQ(tiers.state(small), TierState::kNoRoom);
+  const auto earlier = tiers.want({.id = "earlier"}, version(1), place(2));
+  EXPECT_EQ(tiers.state(earlier), TierState::kMoving) << "it was not tried yet";
+  tiers.release(large, place(3));
+  EXPECT_EQ(tiers.state(small), TierState::kMoving) << "nor was this one without the large one before it";
+  settle(tiers);
+  EXPECT_EQ(tiers.state(earlier), TierState::kOnDevice);
+  EXPECT_EQ(tiers.state(small), TierState::kNoRoom) << "tried, and an earlier one has the place";
+}
+
 TEST(AdapterTiers, ReloadsFromHostMemory) {
   AdapterTiers tiers({.device_bytes = 2 * kUnit, .host_bytes = 9 * kUnit});
   for (std::int64_t i = 0; i < 6; ++i) {
@@ -107,6 +125,42 @@ TEST(AdapterTiers, AFileThatGrewIsTriedAgainWithItsBytes) {
   EXPECT_EQ(load->num_bytes, 3 * kUnit);
   tiers.load_done(id, 2 * kUnit, 2 * kUnit);
   EXPECT_EQ(tiers.stats().host_bytes, 2 * kUnit) << "what it did not need went back";
+}
+
+TEST(AdapterTiers, WhatIsKeptIsNoRoomForOthers) {
+  AdapterTiers tiers({.device_bytes = 4 * kUnit, .host_bytes = 9 * kUnit, .max_device_adapters = 2});
+  const auto kept = tiers.want({.id = "kept"}, version(2), place(-1));
+  settle(tiers);
+  ASSERT_TRUE(tiers.pin(kept, place(-1)).has_value());
+  tiers.keep(kept);
+  const auto fits = tiers.want({.id = "fits"}, version(2), place(1));
+  const auto large = tiers.want({.id = "large"}, version(3), place(2));
+  settle(tiers);
+  EXPECT_EQ(tiers.state(fits), TierState::kOnDevice);
+  ASSERT_EQ(tiers.state(large), TierState::kFailed) << "it would wait for ever";
+  EXPECT_EQ(tiers.error(large).message,
+            "adapter large needs 768 bytes, the whole device memory for adapters beside 1 preloaded ones is 512; raise "
+            "--adapter-memory-fraction");
+  ASSERT_TRUE(tiers.pin(fits, place(1)).has_value());
+  tiers.keep(fits);
+  const auto third = tiers.want({.id = "third"}, version(0), place(3));
+  settle(tiers);
+  ASSERT_EQ(tiers.state(third), TierState::kFailed);
+  EXPECT_NE(tiers.error(third).message.find("--max-active-adapters"), std::string::npos);
+}
+
+TEST(AdapterTiers, AFailedUploadGivesItsRoomBack) {
+  AdapterTiers tiers({.device_bytes = kUnit, .host_bytes = 4 * kUnit, .max_device_adapters = 1});
+  const auto broken = tiers.want({.id = "a"}, version(1), place(1));
+  tiers.load_done(tiers.next_load()->id, kUnit, kUnit);
+  tiers.upload_failed(tiers.next_upload()->id, {ErrorCode::kAdapterInvalid, "the device is gone"});
+  EXPECT_EQ(tiers.state(broken), TierState::kFailed);
+  EXPECT_EQ(tiers.stats().device_bytes, 0);
+  EXPECT_EQ(tiers.stats().host_bytes, 0);
+  tiers.release(broken, place(1));
+  const auto again = tiers.want({.id = "b"}, version(1), place(2));
+  settle(tiers);
+  EXPECT_TRUE(tiers.pin(again, place(2)).has_value());
 }
 
 // Drives the tiers with random requests and checks them against lists that are walked from end to end.

@@ -13,6 +13,7 @@ BytePool::BytePool(std::int64_t num_bytes) : num_bytes_(num_bytes / kAlignment *
 
 std::optional<std::int64_t> BytePool::take(std::int64_t num_bytes) {
   const std::int64_t wanted = rounded(num_bytes);
+  if (wanted == 0) return 0;  // nothing lies anywhere; a hole of no bytes would stand in the way of others
   const auto hole = std::find_if(holes_.begin(), holes_.end(), [&](const auto& each) { return each.second >= wanted; });
   if (hole == holes_.end()) return std::nullopt;
   const auto [offset, hole_bytes] = *hole;
@@ -23,6 +24,7 @@ std::optional<std::int64_t> BytePool::take(std::int64_t num_bytes) {
 }
 
 void BytePool::give_back(std::int64_t offset, std::int64_t num_bytes) {
+  if (num_bytes == 0) return;
   std::int64_t begin = offset;
   std::int64_t end = offset + rounded(num_bytes);
   used_bytes_ -= end - begin;

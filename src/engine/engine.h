@@ -8,6 +8,7 @@
 
 #include "core/adapter_key.h"
 #include "core/result.h"
+#include "engine/adapter_states.h"
 #include "engine/step_plan.h"
 
 namespace shoal {
@@ -25,21 +26,7 @@ struct EngineInfo {
   std::int64_t sliding_window = 0;   // tokens that a query sees in every layer; 0: all
 };
 
-// A pinned adapter. Slot -1 is the base model.
-struct AdapterHandle {
-  std::int32_t slot = -1;
-};
-
-enum class AdapterState : std::uint8_t { kLoading, kReady, kFailed };
-
-struct AdapterStatus {
-  AdapterState state = AdapterState::kLoading;
-  std::optional<Error> error;     // with kFailed
-  std::int64_t modules = 0;       // with kReady: linear parts it changes, all matched
-  AdapterIdentity identity = {};  // with kReady
-};
-
-// All calls come from one thread at a time (the scheduler's).
+// Calls come from one thread at a time (the scheduler's), but where another is named.
 class Engine {
  public:
   virtual ~Engine() = default;
@@ -49,13 +36,20 @@ class Engine {
   // Runs one step. The result is valid until the next call. Throws only when the whole step failed.
   virtual const StepResult& step(const StepPlan& plan) = 0;
 
-  // Pins an adapter and starts loading it, off the step path, if it is not there. The engine rings the Wakeup that it
-  // was made with when a load ends. Each acquire is paired with one release, also after a failure.
-  virtual AdapterHandle acquire_adapter(const AdapterKey& key) = 0;
-  virtual AdapterStatus adapter_status(AdapterHandle handle) const = 0;
-  virtual void release_adapter(AdapterHandle handle) = 0;
-  // Adapters in memory now, for metrics.
-  virtual std::int64_t num_loaded_adapters() const = 0;
+  // A request wants an adapter, waits until it is on the device, pins it there, and releases it, also after a failure
+  // or when it waits no more. Adapters move off the step path; the engine rings the Wakeup that it was made with when
+  // a state changes.
+  virtual AdapterTicket want_adapter(const AdapterKey& key, const AdapterVersion& version, const QueuePlace& place) = 0;
+  virtual TierState adapter_state(const AdapterTicket& ticket) const = 0;
+  virtual Error adapter_error(const AdapterTicket& ticket) const = 0;  // with kFailed
+  // None unless it is kOnDevice or kInUse.
+  virtual std::optional<PinnedAdapter> pin_adapter(const AdapterTicket& ticket) = 0;
+  virtual void release_adapter(const AdapterTicket& ticket) = 0;
+
+  // --- any thread ---
+  // What lies at the adapter's source now, for want_adapter(); looks at files.
+  virtual AdapterVersion adapter_version(const AdapterKey& key) const = 0;
+  virtual AdapterStats adapter_stats() const = 0;
 };
 
 }  // namespace shoal

@@ -50,9 +50,12 @@ ModelEngine::ModelEngine(const EngineOptions& options, const Backend& backend, A
     throw StartError(
         fmt::format("{}: quantization_config is set, and quantized weights are not served yet", config.file()));
   }
+  const std::int64_t free_bytes = backend.free_memory_bytes();
   load(options, config);
+  // Before the cache, which takes nearly all that is left of a device.
+  adapters_ = std::make_unique<AdapterStore>(adapter_source, lora_targets_, backend, wakeup,
+                                             adapter_options(options, free_bytes));
   make_cache(options);
-  adapters_ = std::make_unique<AdapterStore>(adapter_source, lora_targets_, backend, wakeup, options.adapters);
   const std::int64_t vocab_limit = options.vocab_limit > 0 ? options.vocab_limit : model_info_.vocab;
   CHECK_LE(vocab_limit, model_info_.vocab);
   sampler_ = std::make_unique<Sampler>(backend, vocab_limit, info_.max_sequences);
@@ -106,11 +109,50 @@ void ModelEngine::load(const EngineOptions& options, const ConfigReader& config)
            .sliding_window = model_info_.sliding_window};
 }
 
-// Nearly all that is free on a device, but for its adapters, its scratch and its graphs; a modest part of a host.
+// Nearly all that is free on a device, but for its scratch and its graphs; of a host what the adapters leave of a
+// modest part.
 std::int64_t ModelEngine::default_cache_bytes(const EngineOptions& options) const {
   const std::int64_t free_bytes = backend_.free_memory_bytes();
-  if (free_bytes == 0) return modest_cache_bytes();
-  return free_bytes * 9 / 10 - std::min(options.adapters.budget_bytes, free_bytes / 4);
+  if (free_bytes > 0) return free_bytes * 9 / 10;
+  const double share = options.adapters.device_bytes > 0 ? 0.0 : options.adapter_memory_fraction;
+  return static_cast<std::int64_t>(static_cast<double>(modest_cache_bytes()) * (1.0 - share));
+}
+
+AdapterStoreOptions ModelEngine::adapter_options(const EngineOptions& options, std::int64_t free_bytes) const {
+  AdapterStoreOptions adapters = options.adapters;
+  if (adapters.device_bytes == 0) {
+    const double fraction = options.adapter_memory_fraction;
+    double total_bytes = static_cast<double>(free_bytes > 0 ? free_bytes : modest_cache_bytes());
+    // A cache that was made small leaves adapters what they would have beside the default one.
+    if (free_bytes == 0) {
+      total_bytes = std::max(total_bytes, static_cast<double>(options.kv_cache_bytes) / (1.0 - fraction));
+    }
+    adapters.device_bytes = static_cast<std::int64_t>(total_bytes * fraction);
+  }
+  std::int64_t bytes_each = 0;
+  for (std::int32_t id = 0; id < lora_targets_.size(); ++id) {
+    const LoraTarget& target = lora_targets_.at(id);
+    constexpr std::int64_t kPaddingAndTable = 2 * 16 + static_cast<std::int64_t>(sizeof(LoraPairRef));
+    bytes_each += options.min_adapters.rank * 2 * (target.in_features + target.out_features) + kPaddingAndTable;
+  }
+  bytes_each = BytePool::rounded(bytes_each);
+  if (options.min_adapters.count > 0) adapters.host_bytes = std::max(adapters.host_bytes, bytes_each);
+  adapters.device_bytes = std::max(adapters.device_bytes, options.min_adapters.count * bytes_each);
+  adapters.max_device_adapters = std::max(adapters.max_device_adapters, options.min_adapters.count);
+  return adapters;
+}
+
+// A step without samples is not waited for: whoever gets the adapter's memory next must not write it while that runs.
+void ModelEngine::release_adapter(const AdapterTicket& ticket) {
+  if (step_may_run_) {
+    try {
+      backend_.synchronize(backend_.main_stream());
+    } catch (const std::exception& error) {  // which the next step meets again
+      spdlog::error("waiting for the last step: {}", error.what());
+    }
+    step_may_run_ = false;
+  }
+  adapters_->release(ticket);
 }
 
 void ModelEngine::make_cache(const EngineOptions& options) {
@@ -136,6 +178,7 @@ void ModelEngine::make_cache(const EngineOptions& options) {
 }
 
 const StepResult& ModelEngine::step(const StepPlan& plan) {
+  step_may_run_ = backend_.device() != DeviceKind::kCpu;
   edit_cache(plan);
   inputs_->build(plan, sampler_->tokens(), adapters_->by_slot());
   result_.clear();
@@ -227,6 +270,7 @@ void ModelEngine::list_sample_rows(const StepPlan& plan) {
 
 void ModelEngine::collect_samples(Stream stream) {
   sampler_->collect(stream);
+  step_may_run_ = false;
   for (std::size_t row = 0; row < sample_rows_.size(); ++row) {
     result_.samples[row].token = sampler_->tokens()[row];
     result_.samples[row].logprob = sampler_->logprobs()[row];

@@ -22,6 +22,12 @@ enum class LoadFormat : std::uint8_t {
   kDummy,       // random weights for a config.json alone: benchmarks
 };
 
+// Raises the memory for adapters until it holds `count` of this rank, in 16 bits, on every linear layer.
+struct AdapterRoom {
+  std::int64_t count = 0;
+  std::int64_t rank = 0;
+};
+
 struct EngineOptions {
   std::string model_path;  // folder; with kDummy a config.json or a folder that holds one
   LoadFormat load_format = LoadFormat::kCheckpoint;
@@ -36,7 +42,11 @@ struct EngineOptions {
   std::int64_t max_step_tokens = 1024;
   std::int64_t max_sequences = 256;
   bool show_progress = false;  // a bar on a terminal, lines in a log
+  // Of the memory for adapters, where adapters.device_bytes is 0: a share of what is free on a device at the start; on
+  // a host of what cache and adapters take together.
+  double adapter_memory_fraction = 0.1;
   AdapterStoreOptions adapters = {};
+  AdapterRoom min_adapters = {};
 };
 
 class ModelEngine final : public Engine {
@@ -47,10 +57,18 @@ class ModelEngine final : public Engine {
 
   const EngineInfo& info() const override { return info_; }
   const StepResult& step(const StepPlan& plan) override;
-  AdapterHandle acquire_adapter(const AdapterKey& key) override { return adapters_->acquire(key); }
-  AdapterStatus adapter_status(AdapterHandle handle) const override { return adapters_->status(handle); }
-  void release_adapter(AdapterHandle handle) override { adapters_->release(handle); }
-  std::int64_t num_loaded_adapters() const override { return adapters_->num_loaded(); }
+  AdapterTicket want_adapter(const AdapterKey& key, const AdapterVersion& version, const QueuePlace& place) override {
+    return adapters_->want(key, version, place);
+  }
+  TierState adapter_state(const AdapterTicket& ticket) const override { return adapters_->state(ticket); }
+  Error adapter_error(const AdapterTicket& ticket) const override { return adapters_->error(ticket); }
+  std::optional<PinnedAdapter> pin_adapter(const AdapterTicket& ticket) override { return adapters_->pin(ticket); }
+  void release_adapter(const AdapterTicket& ticket) override;
+  AdapterVersion adapter_version(const AdapterKey& key) const override { return adapters_->version(key); }
+  AdapterStats adapter_stats() const override { return adapters_->stats(); }
+
+  // A pinned adapter that is never released: what it takes counts no more as room for others.
+  void keep_adapter(const AdapterTicket& ticket) { adapters_->keep(ticket); }
 
   const ModelInfo& model_info() const { return model_info_; }
   const LoraTargets& lora_targets() const { return lora_targets_; }
@@ -61,6 +79,7 @@ class ModelEngine final : public Engine {
   void load(const EngineOptions& options, const ConfigReader& config);
   void make_cache(const EngineOptions& options);
   std::int64_t default_cache_bytes(const EngineOptions& options) const;
+  AdapterStoreOptions adapter_options(const EngineOptions& options, std::int64_t free_bytes) const;
   void edit_cache(const StepPlan& plan);
   void start_counts(Context& ctx, const StepPlan& plan);
   void return_logits(Context& ctx, const Tensor& logits);
@@ -85,6 +104,7 @@ class ModelEngine final : public Engine {
   Buffer host_logits_;                  // of a step that returns logits, where the device is not the host
   std::unique_ptr<GraphCache> graphs_;  // null where the backend has none
   std::vector<SampleRow> sample_rows_;
+  bool step_may_run_ = false;  // on a device that is not the host: queued, and not waited for
   StepResult result_;
 };
 

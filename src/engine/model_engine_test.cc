@@ -8,6 +8,7 @@
 #include "core/allocation_counter.h"
 #include "core/block_size.h"
 #include "core/thread_pool.h"
+#include "engine/pin_adapter.h"
 #include "ops/backends.h"
 
 namespace shoal {
@@ -20,6 +21,7 @@ class FolderSource final : public AdapterSource {
   Result<std::filesystem::path> fetch(const AdapterKey& key) override {
     return std::filesystem::path(kModel) / ("adapter_" + key.id);
   }
+  AdapterVersion version(const AdapterKey& key) override { return version_of_folder(fetch(key).value()); }
 };
 
 // Six decoding sequences and a chunk of a prompt in each step, over the base model and three adapters; sampled rows
@@ -93,7 +95,7 @@ TEST(ModelEngine, LimitsFollowTheCache) {
   options.kv_cache_bytes = std::int64_t{1} << 20;
   options.max_step_tokens = kHuge;
   options.max_sequences = kHuge;
-  options.adapters.max_adapters = kHuge;
+  options.adapters.max_device_adapters = kHuge;
   const ModelEngine engine(options, *backend, source, wakeup);
   EXPECT_EQ(engine.info().max_step_tokens, engine.info().num_blocks * kBlockSize);
   EXPECT_EQ(engine.info().max_sequences, engine.info().num_blocks);
@@ -152,10 +154,9 @@ TEST(ModelEngine, StepAllocatesNothing) {
   ModelEngine engine(options, *backend, source, wakeup);
   std::vector<std::int32_t> adapters = {-1};
   for (const char* id : {"all", "r256", "head"}) {
-    const AdapterHandle handle = engine.acquire_adapter({.id = id});
-    while (engine.adapter_status(handle).state == AdapterState::kLoading) wakeup.wait();
-    ASSERT_EQ(engine.adapter_status(handle).state, AdapterState::kReady) << id;
-    adapters.push_back(handle.slot);
+    const Result<HeldAdapter> held = pin_when_ready(engine, wakeup, {.id = id}, /*arrival=*/0);
+    ASSERT_TRUE(held.ok()) << id;
+    adapters.push_back(held.value().adapter.slot);
   }
 
   MixedSteps steps(engine, adapters);

@@ -77,6 +77,11 @@ Result<fs::path> LocalSource::fetch(const AdapterKey& key) {
   return resolved;
 }
 
+AdapterVersion LocalSource::version(const AdapterKey& key) {
+  const Result<fs::path> folder = fetch(key);
+  return folder.ok() ? version_of_folder(folder.value()) : AdapterVersion();
+}
+
 // Below the root, and not the root itself.
 bool LocalSource::is_inside(const fs::path& resolved) const {
   const auto [root_end, rest] = std::mismatch(root_.begin(), root_.end(), resolved.begin(), resolved.end());

@@ -20,6 +20,7 @@ class LocalSource final : public AdapterSource {
   // ends outside the root is kAdapterInvalid, whether it exists or not, and so is a folder whose files do. Texts
   // never tell paths that the client did not send.
   Result<std::filesystem::path> fetch(const AdapterKey& key) override;
+  AdapterVersion version(const AdapterKey& key) override;
 
   // Ids of the folders that hold adapter_config.json, `name` and `org/name`; sorted, at most kMaxListed.
   std::vector<std::string> list() const;

@@ -7,8 +7,8 @@ namespace {
 
 TEST(AdapterGrouping, LooksAtTheAdaptersOfItsRowsAlone) {
   constexpr std::size_t kSlots = 4000;
-  const AdapterWeights three(Buffer(), {});
-  const AdapterWeights last(Buffer(), {});
+  const AdapterWeights three({}, {}, {});
+  const AdapterWeights last({}, {}, {});
   // Whoever reads another slot reads a null pointer.
   std::vector<const AdapterWeights*> slots(kSlots, nullptr);
   slots[3] = &three;

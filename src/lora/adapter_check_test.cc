@@ -4,6 +4,7 @@
 
 #include "core/buffer.h"
 #include "lora/adapter_weights.h"
+#include "lora/place_in.h"
 #include "weights/test_files.h"
 
 namespace shoal {
@@ -26,7 +27,8 @@ class AdapterCheckTest : public testing::Test {
   // Of both roads, which must agree.
   std::string refusal() const {
     const Status checked = check_adapter(folder_.path(), targets_);
-    const Result<AdapterWeights> loaded = load_adapter(folder_.path(), targets_, host_allocator());
+    Buffer memory;
+    const Result<AdapterWeights> loaded = load_adapter(folder_.path(), targets_, place_in(memory));
     EXPECT_EQ(checked.ok(), loaded.ok());
     if (checked.ok()) return "";
     EXPECT_EQ(checked.error().message, loaded.error().message);

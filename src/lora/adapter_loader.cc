@@ -10,6 +10,8 @@
 #include <new>
 
 #include "lora/adapter_check.h"
+#include "lora/adapter_digest.h"
+#include "lora/adapter_files.h"
 #include "lora/adapter_weights.h"
 #include "lora/peft_config.h"
 #include "weights/safetensors.h"
@@ -134,12 +136,13 @@ std::int64_t aligned_bytes(const TensorInfo& info) { return (info.num_bytes + 15
 
 // One block of memory for all pairs, then each copied into its place.
 Result<AdapterWeights> copy_pairs(const SafetensorsReader& file, const std::map<std::int32_t, NamedPair>& named,
-                                  const LoraTargets& targets, const PeftConfig& config, const Allocator& allocator) {
+                                  const LoraTargets& targets, const PeftConfig& config, const PlaceAdapter& place) {
   std::int64_t total_bytes = 0;
   for (const auto& [target_id, pair] : named) {
     total_bytes += aligned_bytes(*file.find(pair.a)) + aligned_bytes(*file.find(pair.b));
   }
-  Buffer storage(allocator, total_bytes);
+  std::byte* const storage = place(total_bytes);
+  if (storage == nullptr) return invalid(fmt::format("no place for {} bytes", total_bytes));
   std::vector<LoraPair> pairs(static_cast<std::size_t>(targets.size()));
   std::vector<std::byte> b_source;  // as the file has it
   std::int64_t offset = 0;
@@ -149,9 +152,9 @@ Result<AdapterWeights> copy_pairs(const SafetensorsReader& file, const std::map<
     const std::int64_t rank = a_info.shape[0];
     const TensorInfo& b_info = *file.find(pair.b);
     LoraPair& loaded = pairs[static_cast<std::size_t>(target_id)];
-    loaded.a = storage.view(a_info.dtype, {rank, target.in_features}, offset);
+    loaded.a = Tensor(storage + offset, a_info.dtype, {rank, target.in_features});
     offset += aligned_bytes(a_info);
-    loaded.b = storage.view(a_info.dtype, {rank, target.out_features}, offset);
+    loaded.b = Tensor(storage + offset, a_info.dtype, {rank, target.out_features});
     offset += aligned_bytes(b_info);
     file.read(a_info, loaded.a.raw());
     b_source.resize(static_cast<std::size_t>(b_info.num_bytes));
@@ -163,7 +166,8 @@ Result<AdapterWeights> copy_pairs(const SafetensorsReader& file, const std::map<
     loaded.scale = config.scale_of(target.path, rank);
     if (!std::isfinite(loaded.scale)) return invalid(fmt::format("lora_alpha of {} is not finite", target.path));
   }
-  return AdapterWeights(std::move(storage), std::move(pairs));
+  const AdapterIdentity identity = digest_of(pairs);
+  return AdapterWeights(Tensor(storage, DType::kUInt8, {total_bytes}), std::move(pairs), identity);
 }
 
 // The pairs of a file that fits the model whole.
@@ -201,19 +205,17 @@ auto errors_as_values(const std::filesystem::path& directory, Read read) -> decl
   }
 }
 
-constexpr const char* kWeightsFile = "adapter_model.safetensors";
-
 }  // namespace
 
 Result<AdapterWeights> load_adapter(const std::filesystem::path& directory, const LoraTargets& targets,
-                                    const Allocator& allocator) {
+                                    const PlaceAdapter& place) {
   return errors_as_values(directory, [&]() -> Result<AdapterWeights> {
     Result<PeftConfig> config = read_peft_config(directory);
     if (!config.ok()) return config.error();
-    const SafetensorsReader file((directory / kWeightsFile).string());
+    const SafetensorsReader file((directory / kAdapterWeightsFile).string());
     Result<std::map<std::int32_t, NamedPair>> named = match_pairs(file, targets);
     if (!named.ok()) return named.error();
-    return copy_pairs(file, named.value(), targets, config.value(), allocator);
+    return copy_pairs(file, named.value(), targets, config.value(), place);
   });
 }
 
@@ -222,7 +224,7 @@ Status check_adapter(const std::filesystem::path& directory, const LoraTargets& 
     const Result<PeftConfig> config = read_peft_config(directory);
     if (!config.ok()) return config.error();
     const Result<std::map<std::int32_t, NamedPair>> named =
-        match_pairs(SafetensorsReader((directory / kWeightsFile).string()), targets);
+        match_pairs(SafetensorsReader((directory / kAdapterWeightsFile).string()), targets);
     if (!named.ok()) return named.error();
     return Ok{};
   });

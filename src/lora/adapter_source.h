@@ -14,6 +14,12 @@ class AdapterSource {
   // The folder that holds adapter_config.json and the safetensors of `key`. Runs on a loader thread and may block.
   // Errors: kAdapterNotFound (names the id), kAdapterInvalid (not allowed, unknown source).
   virtual Result<std::filesystem::path> fetch(const AdapterKey& key) = 0;
+  // What lies there now, by a look at the files alone; any thread, throws
+  // nothing. Zeros where fetch() would refuse.
+  virtual AdapterVersion version(const AdapterKey& key) = 0;
 };
+
+// For sources whose adapters lie on a disk of this machine.
+AdapterVersion version_of_folder(const std::filesystem::path& folder);
 
 }  // namespace shoal

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "lora/adapter_files.h"
 #include "weights/config_reader.h"
 #include "weights/start_error.h"
 
@@ -73,7 +74,7 @@ float PeftConfig::scale_of(std::string_view module_path, std::int64_t rank) cons
 }
 
 Result<PeftConfig> read_peft_config(const std::filesystem::path& directory) {
-  const std::filesystem::path path = directory / "adapter_config.json";
+  const std::filesystem::path path = directory / kAdapterConfigFile;
   if (!std::filesystem::exists(path)) {
     return Error{.code = ErrorCode::kAdapterNotFound, .message = fmt::format("{} does not exist", path.string())};
   }

@@ -159,7 +159,7 @@ void Batch::write_row(const Chunk& chunk) {
                    .cached_length = static_cast<std::int32_t>(sequence.num_cached),
                    .block_begin = static_cast<std::int64_t>(plan_.block_ids.size()),
                    .num_blocks = static_cast<std::int32_t>(num_blocks),
-                   .adapter = sequence.pin.handle().slot,
+                   .adapter = sequence.pin.pinned().slot,
                    .logit_rows = chunk.query_length == sequence.num_pending() ? 1 : 0,
                    .sampling = sequence.request.sampling};
   if (row.sampling.has_penalties() && !sequence.history_given) write_history(sequence, row);

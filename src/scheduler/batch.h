@@ -45,6 +45,7 @@ class Batch {
   std::int64_t num_blocks() const { return allocator_.num_blocks(); }
   std::int64_t num_used_blocks() const { return allocator_.num_used() - num_idle_blocks(); }  // that sequences hold
   PrefixStats prefix_stats() const;
+  std::int64_t max_running() const { return max_running_; }
   std::int64_t num_running() const { return static_cast<std::int64_t>(running_.size()); }
   std::int64_t num_preemptions() const { return num_preemptions_; }
   std::int64_t num_prompt_tokens() const { return num_prompt_tokens_; }  // of all requests started so far

@@ -25,14 +25,15 @@ std::uint64_t text_of_weights(const std::string& id, std::uint64_t generation) {
 
 }  // namespace
 
-FakeEngine::FakeEngine(EngineInfo info, Wakeup& wakeup)
+FakeEngine::FakeEngine(EngineInfo info, Wakeup& wakeup, const AdapterTierOptions& adapters)
     : info_(std::move(info)),
       wakeup_(wakeup),
       cache_(static_cast<std::size_t>(info_.num_blocks * kBlockSize)),
       histories_(static_cast<std::size_t>(info_.max_sequences)),
       block_readers_(static_cast<std::size_t>(info_.num_blocks), -1),
       block_writers_(static_cast<std::size_t>(info_.num_blocks), -1),
-      slot_users_(static_cast<std::size_t>(info_.max_sequences), -1) {
+      slot_users_(static_cast<std::size_t>(info_.max_sequences), -1),
+      tiers_(adapters) {
   result_.samples.reserve(static_cast<std::size_t>(info_.max_sequences));
 }
 
@@ -148,10 +149,14 @@ std::uint64_t FakeEngine::run_row(const StepPlan& plan, const PlanSequence& row)
 std::uint64_t FakeEngine::adapter_text(std::int32_t slot) const {
   if (slot < 0) return text_of_weights("", 0);
   const std::lock_guard lock(mutex_);
-  const Adapter& adapter = adapters_.at(static_cast<std::size_t>(slot));
-  EXPECT_GT(adapter.pins, 0) << adapter.key.id << " runs without a pin";
-  EXPECT_EQ(adapter.state, AdapterState::kReady) << adapter.key.id << " runs before it is loaded";
-  return text_of_weights(adapter.key.id, adapter.generation);
+  const auto pins = slot_pins_.find(slot);
+  EXPECT_TRUE(pins != slot_pins_.end() && pins->second > 0) << "slot " << slot << " runs without a pin";
+  const auto adapter = on_device_.find(slot);
+  if (adapter == on_device_.end()) {
+    ADD_FAILURE() << "slot " << slot << " runs empty";
+    return 0;
+  }
+  return text_of_weights(adapter->second.id, adapter->second.generation);
 }
 
 std::uint64_t FakeEngine::text_of_adapter(const std::string& id) const {
@@ -201,75 +206,140 @@ std::vector<std::int64_t> FakeEngine::solo_tokens(const Request& request) const 
   return tokens;
 }
 
-AdapterHandle FakeEngine::acquire_adapter(const AdapterKey& key) {
+AdapterVersion FakeEngine::adapter_version(const AdapterKey& key) const {
   const std::lock_guard lock(mutex_);
-  Adapter* adapter = find_adapter(key.id);
-  if (adapter == nullptr) adapter = &adapters_.emplace_back(Adapter{.key = key, .error = {}});
-  if (adapter->pins++ == 0) {
-    adapter->generation = generations_[key.id];
-    adapter->state = key.id.starts_with("slow") ? AdapterState::kLoading : AdapterState::kReady;
-    adapter->error.reset();
+  const auto replaced = generations_.find(key.id);
+  return {.signature = 1 + (replaced == generations_.end() ? 0 : replaced->second),
+          .file_bytes = (key.id.starts_with("big") ? 3 : 1) * BytePool::kAlignment};
+}
+
+AdapterTicket FakeEngine::want_adapter(const AdapterKey& key, const AdapterVersion& version, const QueuePlace& place) {
+  const std::lock_guard lock(mutex_);
+  const AdapterTicket ticket{.id = tiers_.want(key, version, place), .place = place};
+  names_[ticket.id] = key.id;
+  ++tickets_[key.id];
+  run_moves();
+  return ticket;
+}
+
+TierState FakeEngine::adapter_state(const AdapterTicket& ticket) const {
+  const std::lock_guard lock(mutex_);
+  return tiers_.state(ticket.id);
+}
+
+Error FakeEngine::adapter_error(const AdapterTicket& ticket) const {
+  const std::lock_guard lock(mutex_);
+  return tiers_.error(ticket.id);
+}
+
+std::optional<PinnedAdapter> FakeEngine::pin_adapter(const AdapterTicket& ticket) {
+  const std::lock_guard lock(mutex_);
+  const std::optional<std::int32_t> slot = tiers_.pin(ticket.id, ticket.place);
+  if (!slot) return std::nullopt;
+  ++slot_pins_[*slot];
+  const Weights& weights = on_device_.at(*slot);
+  return PinnedAdapter{.slot = *slot,
+                       .modules = 1,
+                       .identity = {.high = weights.generation + 1, .low = std::hash<std::string>()(weights.id)}};
+}
+
+void FakeEngine::release_adapter(const AdapterTicket& ticket) {
+  const std::lock_guard lock(mutex_);
+  EXPECT_GE(--tickets_.at(names_.at(ticket.id)), 0) << "released more often than wanted";
+  if (const std::optional<std::int32_t> slot = tiers_.release(ticket.id, ticket.place)) slot_pins_.erase(*slot);
+  run_moves();
+}
+
+AdapterStats FakeEngine::adapter_stats() const {
+  const std::lock_guard lock(mutex_);
+  return {.tiers = tiers_.stats()};
+}
+
+// All moves that there is room for, at once; those of slow adapters begin and wait for the test.
+void FakeEngine::run_moves() {
+  for (bool moved = true; moved;) {
+    moved = false;
+    if (const auto load = tiers_.next_load()) {
+      moved = true;
+      const std::string& id = tiers_.key(load->id).id;
+      const Weights weights{.id = id, .generation = generations_[id]};
+      forget_evicted();
+      if (id.starts_with("slow")) {
+        slow_loads_[load->id] = weights;
+      } else {
+        put_on_host(load->id, weights);
+      }
+    }
+    if (const auto upload = tiers_.next_upload()) {
+      moved = true;
+      forget_evicted();
+      on_device_[upload->slot] = on_host_.at(upload->id);
+      tiers_.upload_done(upload->id);
+    }
+    forget_evicted();
   }
-  return {.slot = static_cast<std::int32_t>(adapter - adapters_.data())};
+  if (std::exchange(told_news_, tiers_.num_news()) != tiers_.num_news()) wakeup_.notify();
 }
 
-AdapterStatus FakeEngine::adapter_status(AdapterHandle handle) const {
-  const std::lock_guard lock(mutex_);
-  const Adapter& adapter = adapters_.at(static_cast<std::size_t>(handle.slot));
-  EXPECT_GT(adapter.pins, 0);
-  return {.state = adapter.state,
-          .error = adapter.error,
-          .modules = 1,
-          .identity = {.high = adapter.generation + 1, .low = std::hash<std::string>()(adapter.key.id)}};
+void FakeEngine::put_on_host(AdapterTiers::Id id, const Weights& weights) {
+  const std::int64_t num_bytes = (weights.id.starts_with("big") ? 3 : 1) * BytePool::kAlignment;
+  on_host_[id] = weights;
+  tiers_.load_done(id, num_bytes, num_bytes);
 }
 
-void FakeEngine::release_adapter(AdapterHandle handle) {
-  const std::lock_guard lock(mutex_);
-  EXPECT_GT(adapters_.at(static_cast<std::size_t>(handle.slot)).pins--, 0) << "released more often than acquired";
-}
-
-std::int64_t FakeEngine::num_loaded_adapters() const {
-  const std::lock_guard lock(mutex_);
-  return std::count_if(adapters_.begin(), adapters_.end(),
-                       [](const Adapter& adapter) { return adapter.state == AdapterState::kReady; });
-}
-
-FakeEngine::Adapter* FakeEngine::find_adapter(const std::string& id) {
-  for (Adapter& adapter : adapters_) {
-    if (adapter.key.id == id) return &adapter;
+void FakeEngine::forget_evicted() {
+  for (const AdapterTiers::Evicted& evicted : tiers_.take_evicted()) {
+    if (evicted.slot < 0) {
+      on_host_.erase(evicted.id);
+      continue;
+    }
+    EXPECT_FALSE(slot_pins_.contains(evicted.slot)) << "a pinned adapter leaves";
+    on_device_.erase(evicted.slot);
   }
-  return nullptr;
 }
 
-void FakeEngine::end_load(const std::string& id, AdapterState state, std::optional<Error> error) {
+std::optional<AdapterTiers::Id> FakeEngine::take_slow_load(const std::string& id) {
+  const auto load =
+      std::find_if(slow_loads_.begin(), slow_loads_.end(), [&](const auto& each) { return each.second.id == id; });
+  if (load == slow_loads_.end()) return std::nullopt;
+  const AdapterTiers::Id found = load->first;
+  slow_loads_.erase(load);
+  return found;
+}
+
+void FakeEngine::complete_load(const std::string& id) {
   {
     const std::lock_guard lock(mutex_);
-    Adapter* adapter = find_adapter(id);
-    if (adapter == nullptr || adapter->state != AdapterState::kLoading) return;
-    adapter->state = state;
-    adapter->error = std::move(error);
+    const std::optional<AdapterTiers::Id> load = take_slow_load(id);
+    if (!load) return;
+    put_on_host(*load, {.id = id, .generation = generations_[id]});
+    run_moves();
   }
   wakeup_.notify();
 }
 
-void FakeEngine::complete_load(const std::string& id) { end_load(id, AdapterState::kReady, std::nullopt); }
-
 void FakeEngine::fail_load(const std::string& id, Error error) {
-  end_load(id, AdapterState::kFailed, std::move(error));
+  {
+    const std::lock_guard lock(mutex_);
+    const std::optional<AdapterTiers::Id> load = take_slow_load(id);
+    if (!load) return;
+    tiers_.load_failed(*load, std::move(error));
+    run_moves();
+  }
+  wakeup_.notify();
 }
 
 std::int64_t FakeEngine::num_pins() const {
   const std::lock_guard lock(mutex_);
-  std::int64_t pins = 0;
-  for (const Adapter& adapter : adapters_) pins += adapter.pins;
-  return pins;
+  std::int64_t tickets = 0;
+  for (const auto& [id, count] : tickets_) tickets += count;
+  return tickets;
 }
 
 std::int64_t FakeEngine::num_pins(const std::string& id) const {
   const std::lock_guard lock(mutex_);
-  std::int64_t pins = 0;
-  for (const Adapter& adapter : adapters_) pins += adapter.key.id == id ? adapter.pins : 0;
-  return pins;
+  const auto tickets = tickets_.find(id);
+  return tickets == tickets_.end() ? 0 : tickets->second;
 }
 
 void FakeEngine::hold() {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/wakeup.h"
+#include "engine/adapter_tiers.h"
 #include "engine/engine.h"
 #include "scheduler/request.h"
 
@@ -30,14 +31,19 @@ class FakeEngine final : public Engine {
     std::vector<std::int32_t> adapters;
   };
 
-  FakeEngine(EngineInfo info, Wakeup& wakeup);
+  // Each adapter takes BytePool::kAlignment bytes, those whose id starts with "big" three times as much.
+  FakeEngine(EngineInfo info, Wakeup& wakeup,
+             const AdapterTierOptions& adapters = {.device_bytes = 1 << 20, .host_bytes = 1 << 20});
 
   const EngineInfo& info() const override { return info_; }
   const StepResult& step(const StepPlan& plan) override;
-  AdapterHandle acquire_adapter(const AdapterKey& key) override;
-  AdapterStatus adapter_status(AdapterHandle handle) const override;
-  void release_adapter(AdapterHandle handle) override;
-  std::int64_t num_loaded_adapters() const override;
+  AdapterTicket want_adapter(const AdapterKey& key, const AdapterVersion& version, const QueuePlace& place) override;
+  TierState adapter_state(const AdapterTicket& ticket) const override;
+  Error adapter_error(const AdapterTicket& ticket) const override;
+  std::optional<PinnedAdapter> pin_adapter(const AdapterTicket& ticket) override;
+  void release_adapter(const AdapterTicket& ticket) override;
+  AdapterVersion adapter_version(const AdapterKey& key) const override;
+  AdapterStats adapter_stats() const override;
 
   // --- the test's side; any thread ---
   // What an engine that runs this request alone samples, the first max_new_tokens.
@@ -48,6 +54,7 @@ class FakeEngine final : public Engine {
   void fail_load(const std::string& id, Error error);
   // Its files are other ones from now on: the next load finds other weights.
   void replace_adapter(const std::string& id);
+  // Requests that want or hold an adapter.
   std::int64_t num_pins() const;
   std::int64_t num_pins(const std::string& id) const;
 
@@ -68,12 +75,10 @@ class FakeEngine final : public Engine {
     std::int64_t token = 0;
     std::uint64_t text = 0;  // hash of adapter and all tokens up to this one
   };
-  struct Adapter {
-    AdapterKey key;
-    AdapterState state = AdapterState::kLoading;
-    std::optional<Error> error;
-    std::int64_t pins = 0;
-    std::uint64_t generation = 0;  // of the weights that are loaded
+  // What lies in a tier.
+  struct Weights {
+    std::string id;
+    std::uint64_t generation = 0;
   };
   // Of a sequence with penalties after its last step.
   struct History {
@@ -91,8 +96,10 @@ class FakeEngine final : public Engine {
   std::uint64_t adapter_text(std::int32_t slot) const;
   void follow_history(const StepPlan& plan, const PlanSequence& row, std::uint64_t text, std::int64_t token);
   std::int64_t sample(std::uint64_t text, const SamplingParams& sampling, std::int64_t length) const;
-  Adapter* find_adapter(const std::string& id);
-  void end_load(const std::string& id, AdapterState state, std::optional<Error> error);
+  void run_moves();
+  void put_on_host(AdapterTiers::Id id, const Weights& weights);
+  void forget_evicted();
+  std::optional<AdapterTiers::Id> take_slow_load(const std::string& id);
 
   EngineInfo info_;
   Wakeup& wakeup_;
@@ -107,7 +114,13 @@ class FakeEngine final : public Engine {
   mutable std::mutex mutex_;
   std::condition_variable turn_;
   // Guarded by mutex_:
-  std::vector<Adapter> adapters_;
+  AdapterTiers tiers_;
+  std::uint64_t told_news_ = 0;
+  std::map<AdapterTiers::Id, Weights> on_host_, slow_loads_;
+  std::map<std::int32_t, Weights> on_device_;         // by slot
+  std::map<std::int32_t, std::int64_t> slot_pins_;    // by slot
+  std::map<std::string, std::int64_t> tickets_;       // by adapter, wanted and pinned
+  std::map<AdapterTiers::Id, std::string> names_;     // of those that were wanted, for tickets
   std::map<std::string, std::uint64_t> generations_;  // of adapters whose files were replaced
   std::optional<std::string> failure_;
   std::optional<std::int64_t> allowed_steps_;  // none: as many as it likes

@@ -19,6 +19,7 @@ Scheduler::Loop::Loop(Engine& engine, Wakeup& wakeup, const Tokenizer* tokenizer
       options_(options),
       info_(engine.info()),
       batch_(info_, options),
+      adapter_queue_(options.adapter_cycle_time),
       thread_([this](const std::stop_token& stop) { run(stop); }) {}
 
 Scheduler::Loop::~Loop() {
@@ -61,6 +62,8 @@ Result<std::shared_ptr<EventStream>> Scheduler::Loop::submit(Request request, st
   auto stream = std::make_shared<EventStream>(std::move(on_event), wakeup_);
   auto sequence = std::make_unique<Sequence>(std::move(request), stream, tokenizer_, batch_.make_table());
   sequence->timings.submitted = Clock::now();
+  // Here and not on the loop's thread, because a disk may take its time.
+  if (sequence->request.adapter) sequence->adapter_version = engine_.adapter_version(*sequence->request.adapter);
   {
     const std::lock_guard lock(mutex_);
     if (draining_) return Error{ErrorCode::kUnavailable, "the server is shutting down"};
@@ -98,7 +101,11 @@ bool Scheduler::Loop::making_progress(std::chrono::milliseconds limit) const {
 void Scheduler::Loop::run(const std::stop_token& stop) {
   bool rung = true;
   while (!stop.stop_requested()) {
-    if (rung) take_news();
+    if (rung) {
+      take_news();
+    } else if (pins_released_) {
+      take_ready();
+    }
     if (batch_.num_running() == 0) last_progress_ = Clock::now();
     const StepPlan& plan = plan_step();
     settle();
@@ -114,41 +121,38 @@ void Scheduler::Loop::run(const std::stop_token& stop) {
   end_all();
 }
 
-// What rings: a submit, a cancel, an adapter whose load ended.
+// What rings: a submit, a cancel, an adapter that arrived, failed or found no room.
 void Scheduler::Loop::take_news() {
   {
     const std::lock_guard lock(mutex_);
     arrivals_.swap(inbox_);
   }
   for (auto& sequence : arrivals_) {
-    if (sequence->request.adapter.has_value() && !sequence->stream->cancelled()) {
-      sequence->pin = AdapterPin(engine_, *sequence->request.adapter);
+    const std::optional<AdapterKey>& adapter = sequence->request.adapter;
+    if (adapter.has_value() && !sequence->stream->cancelled()) {
+      sequence->pin = AdapterPin(engine_, *adapter, sequence->adapter_version, sequence->place());
     }
-    loading_.push_back(std::move(sequence));
+    adapter_queue_.add(std::move(sequence));
   }
   arrivals_.clear();
-  drop_cancelled(loading_);
-  drop_cancelled(waiting_);
-  drop_cancelled(batch_.running());
+  for (Sequences* sequences : {&adapter_queue_.sequences(), &waiting_, &batch_.running()}) {
+    drop_cancelled(*sequences);
+    collect_ended(*sequences);
+  }
+  drop_failed_adapters();
   take_ready();
-  collect_ended(loading_);
-  collect_ended(waiting_);
-  collect_ended(batch_.running());
+}
+
+void Scheduler::Loop::drop_failed_adapters() {
+  for (const auto& sequence : adapter_queue_.sequences()) {
+    if (sequence->pin.state() == TierState::kFailed) fail(*sequence, sequence->pin.error());
+  }
+  collect_ended(adapter_queue_.sequences());
 }
 
 void Scheduler::Loop::take_ready() {
-  for (auto& sequence : loading_) {
-    if (sequence->ended) continue;
-    const AdapterStatus status = sequence->pin.status();
-    if (status.state == AdapterState::kReady) {
-      sequence->prefix_key.adapter = status.identity;
-      insert_in_order(waiting_, std::move(sequence));
-    } else if (status.state == AdapterState::kFailed) {
-      CHECK(status.error.has_value());
-      fail(*sequence, *status.error);
-    }
-  }
-  std::erase(loading_, nullptr);
+  pins_released_ = false;
+  adapter_queue_.take_ready(Clock::now(), batch_.max_running() - batch_.num_running(), waiting_);
 }
 
 const StepPlan& Scheduler::Loop::plan_step() {
@@ -242,6 +246,7 @@ void Scheduler::Loop::collect_ended(Sequences& sequences) {
     if (!sequence->ended) continue;
     batch_.give_back(*sequence);
     sequence->pin.release();
+    pins_released_ = true;
     ended_.push_back(std::move(sequence));
   }
   std::erase(sequences, nullptr);
@@ -276,7 +281,7 @@ void Scheduler::Loop::settle() {
 
 void Scheduler::Loop::end_all() {
   take_news();
-  for (Sequences* sequences : {&loading_, &waiting_, &batch_.running()}) {
+  for (Sequences* sequences : {&adapter_queue_.sequences(), &waiting_, &batch_.running()}) {
     for (const auto& sequence : *sequences) {
       fail(*sequence, sequence->started()
                           ? Error{ErrorCode::kIncomplete, "the server stopped before the answer was whole"}

@@ -13,6 +13,7 @@
 
 #include "core/wakeup.h"
 #include "engine/engine.h"
+#include "scheduler/adapter_queue.h"
 #include "scheduler/batch.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/sequence.h"
@@ -40,6 +41,7 @@ class Scheduler::Loop {
   // The loop's thread:
   void run(const std::stop_token& stop);
   void take_news();
+  void drop_failed_adapters();
   void take_ready();
   const StepPlan& plan_step();
   void run_step(const StepPlan& plan);
@@ -61,11 +63,12 @@ class Scheduler::Loop {
   // The loop's thread alone:
   Batch batch_;
   Sequences arrivals_;  // taken from inbox_, always empty between steps
-  Sequences loading_;   // their adapters are not ready
-  Sequences waiting_;   // ready to run
-  Sequences ended_;     // gave back everything; their last events are not sent yet
+  AdapterQueue adapter_queue_;
+  Sequences waiting_;  // ready to run, their adapters pinned
+  Sequences ended_;    // gave back everything; their last events are not sent yet
   SchedulerStats counters_;
   Clock::time_point last_progress_;
+  bool pins_released_ = false;  // since the adapter queue was walked
 
   // Shared:
   mutable std::mutex mutex_;

@@ -21,6 +21,8 @@ struct SchedulerOptions {
   std::int64_t max_batch_prefill_tokens = 4096;  // query tokens of one step, decode rows included
   std::int64_t max_concurrent_requests = 1024;   // beyond: kOverloaded
   std::int64_t max_total_tokens = 0;             // prompt + new of one request; 0: what the model can hold
+  // How long requests for adapters that run may pass one whose adapter finds no room beside them.
+  std::chrono::milliseconds adapter_cycle_time{2000};
   BlockOrder block_order = BlockOrder::kAscending;
   bool prefix_caching = false;  // texts that begin alike share the cache blocks of their beginning
 };

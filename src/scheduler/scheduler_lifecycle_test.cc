@@ -229,6 +229,49 @@ TEST(SchedulerLifecycle, HangingStepIsNoProgress) {
   EXPECT_TRUE(fixture.scheduler.making_progress(milliseconds(0)));
 }
 
+TEST(SchedulerLifecycle, AReplacedAdapterServesTheNextRequestAndOldStreamsKeepTheirs) {
+  Fixture fixture;
+  const Request request = with_adapter(request_of(5, 50), "a");
+  const std::vector<std::int64_t> old_tokens = fixture.engine.solo_tokens(request);
+  fixture.engine.hold();
+  TestClient before = fixture.submit(request);
+  fixture.engine.wait_until_held();
+  fixture.engine.replace_adapter("a");
+  TestClient after = fixture.submit(request);
+  fixture.engine.resume();
+  for (TestClient* client : {&before, &after}) client->wait_for_end();
+  EXPECT_EQ(before.tokens, old_tokens);
+  EXPECT_NE(after.tokens, old_tokens);
+  EXPECT_EQ(after.tokens, fixture.engine.solo_tokens(request));
+  fixture.expect_all_given_back();
+}
+
+TEST(SchedulerLifecycle, AColdAdapterGetsItsTurnBesideHotOnes) {
+  Wakeup wakeup;
+  FakeEngine engine(small_engine(), wakeup,
+                    {.device_bytes = 3 * BytePool::kAlignment, .host_bytes = 20 * BytePool::kAlignment});
+  Scheduler scheduler(engine, wakeup, nullptr, {.adapter_cycle_time = milliseconds(20)});
+  std::vector<TestClient> hot;
+  const auto submit_hot = [&] {
+    hot.emplace_back(scheduler, with_adapter(request_of(5, 40), hot.size() % 2 == 0 ? "a" : "b"));
+  };
+  for (int i = 0; i < 20; ++i) submit_hot();
+  TestClient cold(scheduler, with_adapter(request_of(5, 5), "big-cold"));
+  // There are always twenty more of them, as soon as one ends.
+  const auto begin = std::chrono::steady_clock::now();
+  while (!cold.poll() && std::chrono::steady_clock::now() - begin < kPatience) {
+    for (std::size_t i = hot.size() - 20; i < hot.size(); ++i) {
+      if (hot[i].poll()) submit_hot();
+    }
+    std::this_thread::yield();
+  }
+  EXPECT_TRUE(cold.finish.has_value());
+  for (TestClient& client : hot) {
+    client.wait_for_end();
+    EXPECT_TRUE(client.finish.has_value());
+  }
+}
+
 TEST(SchedulerLifecycle, StaysAsleepWhileAnAdapterLoads) {
   Fixture fixture;
   TestClient client = fixture.submit(with_adapter(request_of(5, 5), "slow-a"));

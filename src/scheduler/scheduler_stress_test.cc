@@ -81,10 +81,11 @@ TEST_P(SchedulerStress, ThousandRequestsWithCancelsAtRandomStages) {
                      .max_step_tokens = 128,
                      .max_sequences = 7,
                      .sliding_window = test_case.sliding_window},
-                    wakeup);
+                    wakeup, {.device_bytes = 2 * BytePool::kAlignment, .host_bytes = 3 * BytePool::kAlignment});
   Scheduler scheduler(engine, wakeup, nullptr,
                       {.max_batch_prefill_tokens = test_case.budget,
                        .max_concurrent_requests = 40,
+                       .adapter_cycle_time = std::chrono::milliseconds(1),
                        .block_order = test_case.order,
                        .prefix_caching = test_case.prefix_caching});
   std::mt19937_64 random(test_case.seed);
@@ -138,6 +139,10 @@ TEST_P(SchedulerStress, ThousandRequestsWithCancelsAtRandomStages) {
   EXPECT_EQ(stats.running, 0);
   EXPECT_EQ(stats.used_blocks, 0);
   EXPECT_EQ(engine.num_pins(), 0);
+  const AdapterTierStats tiers = engine.adapter_stats().tiers;
+  EXPECT_EQ(tiers.pinned_bytes, 0);
+  EXPECT_GT(tiers.device_evictions, 50);
+  EXPECT_GT(tiers.host_evictions, 50);
   if (test_case.num_blocks < 20 && test_case.budget > 8) {  // else too few run together for it to be certain
     EXPECT_GT(stats.preemptions, 0);
   }

@@ -2,6 +2,7 @@
 // loop and batch.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -16,18 +17,21 @@
 
 namespace shoal {
 
-// Keeps an adapter in the engine; given back exactly once, however the request ends.
+// A request's claim on its adapter; given back exactly once, however the request ends.
 class AdapterPin {
  public:
   AdapterPin() = default;
-  AdapterPin(Engine& engine, const AdapterKey& key) : engine_(&engine), handle_(engine.acquire_adapter(key)) {}
+  AdapterPin(Engine& engine, const AdapterKey& key, const AdapterVersion& version, const QueuePlace& place)
+      : engine_(&engine), ticket_(engine.want_adapter(key, version, place)) {}
   ~AdapterPin() { release(); }
-  AdapterPin(AdapterPin&& other) noexcept : engine_(std::exchange(other.engine_, nullptr)), handle_(other.handle_) {}
+  AdapterPin(AdapterPin&& other) noexcept
+      : engine_(std::exchange(other.engine_, nullptr)), ticket_(other.ticket_), pinned_(other.pinned_) {}
   AdapterPin& operator=(AdapterPin&& other) noexcept {
     if (this != &other) {
       release();
       engine_ = std::exchange(other.engine_, nullptr);
-      handle_ = other.handle_;
+      ticket_ = other.ticket_;
+      pinned_ = other.pinned_;
     }
     return *this;
   }
@@ -35,18 +39,25 @@ class AdapterPin {
   AdapterPin& operator=(const AdapterPin&) = delete;
 
   void release() {
-    if (engine_ != nullptr) std::exchange(engine_, nullptr)->release_adapter(handle_);
-    handle_ = AdapterHandle();
+    if (engine_ != nullptr) std::exchange(engine_, nullptr)->release_adapter(ticket_);
+    pinned_ = PinnedAdapter();
   }
-  AdapterHandle handle() const { return handle_; }  // the base model's if none is pinned
-  AdapterStatus status() const {
-    return engine_ == nullptr ? AdapterStatus{.state = AdapterState::kReady, .error = std::nullopt}
-                              : engine_->adapter_status(handle_);
+  // The base model is always there.
+  TierState state() const { return engine_ == nullptr ? TierState::kInUse : engine_->adapter_state(ticket_); }
+  Error error() const { return engine_->adapter_error(ticket_); }  // with kFailed
+  // False unless it is on the device. From then on it stays there.
+  bool pin() {
+    if (engine_ == nullptr) return true;
+    const std::optional<PinnedAdapter> pinned = engine_->pin_adapter(ticket_);
+    if (pinned) pinned_ = *pinned;
+    return pinned.has_value();
   }
+  const PinnedAdapter& pinned() const { return pinned_; }  // the base model until pin()
 
  private:
   Engine* engine_ = nullptr;
-  AdapterHandle handle_;
+  AdapterTicket ticket_;
+  PinnedAdapter pinned_;
 };
 
 struct Sequence {
@@ -63,6 +74,7 @@ struct Sequence {
   std::int64_t num_tokens() const { return static_cast<std::int64_t>(tokens.size()); }
   // Tokens that are not in the cache yet: one for a row that decodes, more for a prompt (or a recomputed text).
   std::int64_t num_pending() const { return num_tokens() - num_cached; }
+  QueuePlace place() const { return {.priority = request.priority, .arrival = arrival}; }
   bool started() const { return timings.started != std::chrono::steady_clock::time_point(); }
   std::int64_t num_generated() const { return num_tokens() - num_prompt_tokens; }
   bool failed() const { return last_event.has_value() && std::holds_alternative<Error>(*last_event); }
@@ -75,8 +87,10 @@ struct Sequence {
 
   std::int64_t num_prompt_tokens;
   std::vector<std::int64_t> tokens;  // the prompt, then what was generated
+  AdapterVersion adapter_version;    // when it was submitted
   AdapterPin pin;
-  PrefixKey prefix_key;                         // its adapter is set when that is ready
+  std::optional<std::chrono::steady_clock::time_point> no_room_since;  // for its adapter
+  PrefixKey prefix_key;                                                // its adapter is set when that is ready
   std::optional<std::int64_t> num_prompt_hits;  // prompt tokens found in the prefix cache at the first start
 
   // While it runs:
@@ -94,9 +108,7 @@ struct Sequence {
 using Sequences = std::vector<std::unique_ptr<Sequence>>;
 
 // Higher priority first, then the order of submission. The first of all is never preempted, so work always goes on.
-inline bool runs_before(const Sequence& a, const Sequence& b) {
-  return a.request.priority != b.request.priority ? a.request.priority > b.request.priority : a.arrival < b.arrival;
-}
+inline bool runs_before(const Sequence& a, const Sequence& b) { return a.place() < b.place(); }
 
 // Puts `sequence` at its place in the order.
 void insert_in_order(Sequences& sequences, std::unique_ptr<Sequence> sequence);

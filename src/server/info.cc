@@ -88,8 +88,8 @@ void handle_info(ServerContext& context, const HttpRequest& /*request*/, const R
 
 void handle_metrics(ServerContext& context, const HttpRequest& request, const ResponseWriter& writer) {
   const SchedulerStats stats = context.services.scheduler.stats();
-  std::optional<std::int64_t> adapters;
-  if (context.services.num_loaded_adapters) adapters = context.services.num_loaded_adapters();
+  std::optional<AdapterStats> adapters;
+  if (context.services.adapter_stats) adapters = context.services.adapter_stats();
   const std::string_view accept = request.header("accept").value_or("");
   const bool wants_json = accept.find("application/json") != std::string_view::npos ||
                           request.query.find("format=json") != std::string::npos;

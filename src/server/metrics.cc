@@ -104,9 +104,40 @@ void append_steps(std::vector<MetricFamily>& families, const SchedulerStats& sta
                       .metric = {labelled_count("reason", "chunking", stats.joined_batches)}});
 }
 
+MetricFamily by_tier(const char* name, MetricType type, std::int64_t device, std::int64_t host) {
+  MetricFamily by_label{.name = name, .help = "", .type = type, .metric = {}};
+  for (const auto& [tier, value] : {std::pair("device", device), std::pair("host", host)}) {
+    prometheus::ClientMetric metric;
+    metric.label = {{"tier", tier}};
+    (type == MetricType::Gauge ? metric.gauge.value : metric.counter.value) = static_cast<double>(value);
+    by_label.metric.push_back(std::move(metric));
+  }
+  return by_label;
+}
+
+// Where adapters lie and how they came there.
+void append_adapters(std::vector<MetricFamily>& families, const AdapterStats& stats) {
+  const AdapterTierStats& tiers = stats.tiers;
+  const auto counter = [&](const char* name, double value) {
+    families.push_back(family(name, MetricType::Counter, value));
+  };
+  families.push_back(family("shoal_adapters_loaded", MetricType::Gauge, static_cast<double>(tiers.device_adapters)));
+  families.push_back(by_tier("shoal_adapters", MetricType::Gauge, tiers.device_adapters, tiers.host_adapters));
+  families.push_back(by_tier("shoal_adapter_bytes", MetricType::Gauge, tiers.device_bytes, tiers.host_bytes));
+  families.push_back(
+      by_tier("shoal_adapter_limit_bytes", MetricType::Gauge, tiers.device_limit_bytes, tiers.host_limit_bytes));
+  families.push_back(family("shoal_adapter_pinned_bytes", MetricType::Gauge, static_cast<double>(tiers.pinned_bytes)));
+  families.push_back(by_tier("shoal_adapter_hits", MetricType::Counter, tiers.device_hits, tiers.host_hits));
+  families.push_back(
+      by_tier("shoal_adapter_evictions", MetricType::Counter, tiers.device_evictions, tiers.host_evictions));
+  counter("shoal_adapter_loads", static_cast<double>(tiers.loads));
+  counter("shoal_adapter_load_failures", static_cast<double>(tiers.failed_loads));
+  counter("shoal_adapter_load_seconds", stats.load_seconds);
+  counter("shoal_adapter_uploads", static_cast<double>(tiers.uploads));
+}
+
 // What the scheduler counts already is read when somebody asks.
-void append_scheduler(std::vector<MetricFamily>& families, const SchedulerStats& stats,
-                      std::optional<std::int64_t> adapters) {
+void append_scheduler(std::vector<MetricFamily>& families, const SchedulerStats& stats) {
   const auto gauge = [&](const char* name, std::int64_t value) {
     families.push_back(family(name, MetricType::Gauge, static_cast<double>(value)));
   };
@@ -121,7 +152,6 @@ void append_scheduler(std::vector<MetricFamily>& families, const SchedulerStats&
   gauge("shoal_running", stats.running);
   gauge("shoal_used_blocks", stats.used_blocks);
   gauge("shoal_total_blocks", stats.total_blocks);
-  if (adapters) gauge("shoal_adapters_loaded", *adapters);
   counter("shoal_steps", stats.steps);
   counter("shoal_decode_steps", stats.decode_steps);
   counter("shoal_generated_tokens", stats.generated_tokens);
@@ -195,9 +225,10 @@ struct Metrics::Series {
         first_token(add_histogram(registry, "shoal_time_to_first_token_seconds", durations)),
         inter_token(add_histogram(registry, "shoal_inter_token_seconds", durations)) {}
 
-  std::vector<MetricFamily> collect(const SchedulerStats& stats, std::optional<std::int64_t> adapters) const {
+  std::vector<MetricFamily> collect(const SchedulerStats& stats, const std::optional<AdapterStats>& adapters) const {
     std::vector<MetricFamily> families = registry.Collect();
-    append_scheduler(families, stats, adapters);
+    append_scheduler(families, stats);
+    if (adapters) append_adapters(families, *adapters);
     return families;
   }
 
@@ -252,11 +283,11 @@ void Metrics::count_success(const RequestReport& report) {
   series_->skipped.Observe(0);  // each step yields one token of an answer: nothing is guessed ahead
 }
 
-std::string Metrics::text(const SchedulerStats& stats, std::optional<std::int64_t> adapters) const {
+std::string Metrics::text(const SchedulerStats& stats, const std::optional<AdapterStats>& adapters) const {
   return prometheus::TextSerializer().Serialize(series_->collect(stats, adapters));
 }
 
-std::string Metrics::json(const SchedulerStats& stats, std::optional<std::int64_t> adapters) const {
+std::string Metrics::json(const SchedulerStats& stats, const std::optional<AdapterStats>& adapters) const {
   OutputJson json = OutputJson::object();
   for (const MetricFamily& metrics : series_->collect(stats, adapters)) {
     OutputJson data = OutputJson::array();

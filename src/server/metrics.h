@@ -36,9 +36,9 @@ class Metrics {
   void observe_inter_token(double seconds);  // between two tokens of one answer
   void count_success(const RequestReport& report);
 
-  // Prometheus text, and LoRAX's JSON form of the same. `adapters`: how many are in memory, if known.
-  std::string text(const SchedulerStats& stats, std::optional<std::int64_t> adapters) const;
-  std::string json(const SchedulerStats& stats, std::optional<std::int64_t> adapters) const;
+  // Prometheus text, and LoRAX's JSON form of the same. `adapters`: where known.
+  std::string text(const SchedulerStats& stats, const std::optional<AdapterStats>& adapters) const;
+  std::string json(const SchedulerStats& stats, const std::optional<AdapterStats>& adapters) const;
 
  private:
   struct Series;

@@ -46,7 +46,7 @@ struct Services {
   EngineInfo engine;
   std::string model_id;                                     // as clients name the base model
   std::function<std::vector<std::string>()> list_adapters;  // that can be served; may be empty; any thread
-  std::function<std::int64_t()> num_loaded_adapters;        // adapters in memory; may be empty; any thread
+  std::function<AdapterStats()> adapter_stats;              // may be empty; any thread
 };
 
 }  // namespace shoal

@@ -242,6 +242,9 @@ TEST(Server, CountsRequestsUnderLoraxNames) {
                            "\nshoal_used_blocks 0\n",
                            "\nshoal_prefix_hits 0\n",
                            "\nshoal_adapters_loaded 3\n",
+                           "\nshoal_adapter_bytes{tier=\"host\"} 512\n",
+                           "\nshoal_adapter_load_seconds 0.25\n",
+                           "\nshoal_adapter_hits{tier=\"device\"} 0\n",
                            "\nshoal_decode_steps 1\n",
                            "shoal_time_to_first_token_seconds_count 1\n",
                            "shoal_inter_token_seconds_count 1\n"}) {

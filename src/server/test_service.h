@@ -52,7 +52,14 @@ class TestService {
                                                                  ++num_lists;
                                                                  return std::vector<std::string>{"alpha", "org/beta"};
                                                                },
-                                                           .num_loaded_adapters = [] { return std::int64_t{3}; }}) {}
+                                                           .adapter_stats =
+                                                               [] {
+                                                                 AdapterStats stats;
+                                                                 stats.tiers.device_adapters = 3;
+                                                                 stats.tiers.host_bytes = 512;
+                                                                 stats.load_seconds = 0.25;
+                                                                 return stats;
+                                                               }}) {}
 
   std::int32_t port() const { return server.port(); }
 

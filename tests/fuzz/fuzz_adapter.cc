@@ -10,6 +10,7 @@
 #include "core/check.h"
 #include "fuzz/fuzz_support.h"
 #include "lora/adapter_weights.h"
+#include "lora/place_in.h"
 #include "weights/safetensors.h"
 #include "weights/tensor_values.h"
 
@@ -167,7 +168,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t num_
   const shoal::AdapterFiles files = shoal::make_files(input, kTargets);
   kFolder.write("adapter_config.json", files.config);
   kFolder.write("adapter_model.safetensors", files.tensors);
-  const auto adapter = shoal::load_adapter(kFolder.path(), kTargets, shoal::host_allocator());
+  shoal::Buffer memory;
+  const auto adapter = shoal::load_adapter(kFolder.path(), kTargets, shoal::place_in(memory));
   if (adapter.ok()) {
     shoal::check_loaded(adapter.value(), shoal::SafetensorsFile(kFolder.path() + "/adapter_model.safetensors"),
                         kTargets);

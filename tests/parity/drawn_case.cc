@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "engine/pin_adapter.h"
+
 namespace shoal {
 namespace {
 
@@ -48,6 +50,7 @@ EngineOptions engine_options(const DrawnCase& drawn, const std::string& folder, 
       blocks *
       KvCache::bytes_per_block(
           {.num_layers = model.layers, .kv_heads = model.kv_heads, .head_dim = model.head_dim, .dtype = dtype});
+  options.adapters = {.device_bytes = std::int64_t{64} << 20, .host_bytes = std::int64_t{64} << 20};
   // The rotary families serve past the config's length when they are told to.
   if (model.family != DrawnFamily::kSantaCoder) options.min_served_positions = model.longest;
   return options;
@@ -100,12 +103,11 @@ LoadedCase::LoadedCase(const DrawnCase& drawn, const std::string& folder, const 
     : drawn_(drawn), source_(folder), engine_(engine_options(drawn, folder, dtype), backend, source_, wakeup_) {
   for (std::size_t i = 0; i < drawn.adapters.size(); ++i) {
     if (!std::filesystem::exists(std::filesystem::path(folder) / adapter_name(i))) continue;
-    const AdapterHandle handle = engine_.acquire_adapter({.id = adapter_name(i)});
-    while (engine_.adapter_status(handle).state == AdapterState::kLoading) wakeup_.wait();
-    const AdapterStatus status = engine_.adapter_status(handle);
-    if (status.state == AdapterState::kFailed) throw StartError(status.error->message);
-    CHECK_EQ(status.modules, std::ssize(drawn.adapters[i].deltas));
-    slots_.push_back(handle.slot);
+    const Result<HeldAdapter> held =
+        pin_when_ready(engine_, wakeup_, {.id = adapter_name(i)}, static_cast<std::int64_t>(i));
+    if (!held.ok()) throw StartError(held.error().message);
+    CHECK_EQ(held.value().adapter.modules, std::ssize(drawn.adapters[i].deltas));
+    slots_.push_back(held.value().adapter.slot);
   }
 }
 

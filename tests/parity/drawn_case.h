@@ -58,6 +58,9 @@ class LoadedCase {
     Result<std::filesystem::path> fetch(const AdapterKey& key) override {
       return std::filesystem::path(folder_) / key.id;
     }
+    AdapterVersion version(const AdapterKey& key) override {
+      return version_of_folder(std::filesystem::path(folder_) / key.id);
+    }
 
    private:
     std::string folder_;

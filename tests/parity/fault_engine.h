@@ -22,10 +22,15 @@ class FaultyEngine final : public Engine {
     fault_(faulty, num_steps_++);
     return right_.step(faulty);
   }
-  AdapterHandle acquire_adapter(const AdapterKey& key) override { return right_.acquire_adapter(key); }
-  AdapterStatus adapter_status(AdapterHandle handle) const override { return right_.adapter_status(handle); }
-  void release_adapter(AdapterHandle handle) override { right_.release_adapter(handle); }
-  std::int64_t num_loaded_adapters() const override { return right_.num_loaded_adapters(); }
+  AdapterTicket want_adapter(const AdapterKey& key, const AdapterVersion& version, const QueuePlace& place) override {
+    return right_.want_adapter(key, version, place);
+  }
+  TierState adapter_state(const AdapterTicket& ticket) const override { return right_.adapter_state(ticket); }
+  Error adapter_error(const AdapterTicket& ticket) const override { return right_.adapter_error(ticket); }
+  std::optional<PinnedAdapter> pin_adapter(const AdapterTicket& ticket) override { return right_.pin_adapter(ticket); }
+  void release_adapter(const AdapterTicket& ticket) override { right_.release_adapter(ticket); }
+  AdapterVersion adapter_version(const AdapterKey& key) const override { return right_.adapter_version(key); }
+  AdapterStats adapter_stats() const override { return right_.adapter_stats(); }
 
  private:
   Engine& right_;

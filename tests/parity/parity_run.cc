@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "cache/block_table.h"
+#include "engine/pin_adapter.h"
 
 namespace shoal {
 namespace {
@@ -24,6 +25,7 @@ class ParityRun::FolderSource final : public AdapterSource {
   Result<std::filesystem::path> fetch(const AdapterKey& key) override {
     return std::filesystem::path(folder_) / ("adapter_" + key.id);
   }
+  AdapterVersion version(const AdapterKey& key) override { return version_of_folder(fetch(key).value()); }
 
  private:
   std::string folder_;
@@ -38,6 +40,7 @@ ParityRun::ParityRun(const GoldenCase& golden, const Backend& backend, DType dty
   options.model_path = golden.folder;
   options.dtype = dtype;
   options.kv_cache_bytes = std::int64_t{16} << 20;
+  options.adapters = {.device_bytes = std::int64_t{64} << 20, .host_bytes = std::int64_t{64} << 20};
   for (const GoldenRun& run : golden.runs) {
     for (const GoldenSequence& sequence : run.sequences) {
       options.min_served_positions =
@@ -48,14 +51,14 @@ ParityRun::ParityRun(const GoldenCase& golden, const Backend& backend, DType dty
   if (wrap) wrapper_ = wrap(*model_engine_);
   engine_ = wrapper_ ? wrapper_.get() : model_engine_.get();
   for (const GoldenRun& run : golden.runs) {
-    AdapterHandle handle;
-    if (!run.adapter.empty()) {
-      handle = engine_->acquire_adapter({.id = run.adapter});
-      while (engine_->adapter_status(handle).state == AdapterState::kLoading) wakeup_.wait();
-      const AdapterStatus status = engine_->adapter_status(handle);
-      if (status.state == AdapterState::kFailed) throw StartError(status.error->message);
+    if (run.adapter.empty()) {
+      adapters_.emplace_back();
+      continue;
     }
-    adapters_.push_back(handle);
+    const Result<HeldAdapter> held =
+        pin_when_ready(*engine_, wakeup_, {.id = run.adapter}, static_cast<std::int64_t>(adapters_.size()));
+    if (!held.ok()) throw StartError(held.error().message);
+    adapters_.push_back(held.value().adapter);
   }
 }
 

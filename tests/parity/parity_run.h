@@ -54,7 +54,7 @@ class ParityRun {
   std::unique_ptr<ModelEngine> model_engine_;
   std::unique_ptr<Engine> wrapper_;
   Engine* engine_ = nullptr;             // the wrapper, or the model's
-  std::vector<AdapterHandle> adapters_;  // by run
+  std::vector<PinnedAdapter> adapters_;  // by run
 };
 
 }  // namespace shoal
