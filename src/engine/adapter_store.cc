@@ -3,11 +3,21 @@
 #include <fmt/core.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <utility>
 
 namespace shoal {
+namespace {
+
+// They read and hash files: more than the cores are of no use.
+int num_loaders(const AdapterStoreOptions& options) {
+  if (options.num_loader_threads > 0) return options.num_loader_threads;
+  return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, 4U));
+}
+
+}  // namespace
 
 AdapterStore::AdapterStore(AdapterSource& source, const LoraTargets& targets, const Backend& backend, Wakeup& wakeup,
                            const AdapterStoreOptions& options)
@@ -20,7 +30,7 @@ AdapterStore::AdapterStore(AdapterSource& source, const LoraTargets& targets, co
       tiers_({.device_bytes = options.device_bytes,
               .host_bytes = options.host_bytes,
               .max_device_adapters = options.max_device_adapters}) {
-  for (int i = 0; i < options.num_loader_threads; ++i) {
+  for (int i = 0; i < num_loaders(options); ++i) {
     threads_.emplace_back([this](const std::stop_token& stop) { load_loop(stop); });
   }
   threads_.emplace_back([this](const std::stop_token& stop) { upload_loop(stop); });

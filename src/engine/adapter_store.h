@@ -25,7 +25,7 @@ struct AdapterStoreOptions {
   std::int64_t device_bytes = std::int64_t{1} << 30;
   std::int64_t host_bytes = std::int64_t{1} << 30;
   std::int64_t max_device_adapters = 1024;
-  int num_loader_threads = 4;
+  int num_loader_threads = 0;  // 0: as many as there are cores, at most four
 };
 
 class AdapterStore {

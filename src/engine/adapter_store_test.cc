@@ -283,7 +283,9 @@ TEST_F(AdapterStoreTest, ReadsSeveralAtOnce) {
     std::latch all_{kAdapters};
   };
   MeetingSource source(folder_.path());
-  AdapterStore store(source, targets_, *backend_, wakeup_, kSmall);
+  AdapterStoreOptions options = kSmall;
+  options.num_loader_threads = kAdapters;
+  AdapterStore store(source, targets_, *backend_, wakeup_, options);
   std::vector<AdapterTicket> tickets;
   for (int i = 0; i < kAdapters; ++i) tickets.push_back(want(store, std::to_string(i)));
   for (const AdapterTicket& ticket : tickets) {
