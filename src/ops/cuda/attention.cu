@@ -11,7 +11,7 @@
 namespace shoal::cuda {
 namespace {
 
-constexpr std::int64_t kKeysPerSplit = 256;  // no split is shorter
+constexpr std::int64_t kKeysPerSplit = 128;  // no split is shorter: two blocks of keys a warp
 constexpr std::int64_t kMostSplits = 32;
 
 AttentionArgs make_args(const AttentionInput& in, const Tensor& out) {
