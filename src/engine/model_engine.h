@@ -74,6 +74,7 @@ class ModelEngine final : public Engine {
   const LoraTargets& lora_targets() const { return lora_targets_; }
   std::int64_t weight_bytes() const { return weight_bytes_; }
   std::int64_t kv_cache_bytes() const { return kv_cache_->num_bytes(); }
+  GraphCache* graphs() { return graphs_.get(); }  // null where the backend has none; for measurements
 
  private:
   void load(const EngineOptions& options, const ConfigReader& config);
