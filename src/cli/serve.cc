@@ -67,6 +67,13 @@ class SignalWatch {
   std::thread thread_;
 };
 
+void log_memory(const MemoryPlan& plan) {
+  const auto gib = [](std::int64_t bytes) { return static_cast<double>(bytes) / 0x1p30; };
+  spdlog::info("memory: {:.2f} GiB of weights, {:.2f} GiB for adapters, {:.2f} GiB of cache{}", gib(plan.weight_bytes),
+               gib(plan.adapter_bytes), gib(plan.cache_bytes),
+               plan.left_bytes > 0 ? fmt::format(", {:.2f} GiB left for steps and graphs", gib(plan.left_bytes)) : "");
+}
+
 struct ServeOptions {
   ModelOptions model;
   ServerOptions server;
@@ -225,6 +232,7 @@ int run_serve(ServeOptions& options) {
   spdlog::info("{} on {}: {} weights, {:.2f} GiB cache of {} tokens, steps of up to {} tokens", model.name, info.device,
                info.dtype, static_cast<double>(engine.kv_cache_bytes()) / 0x1p30, info.num_blocks * kBlockSize,
                info.max_step_tokens);
+  log_memory(engine.memory_plan());
   for (const std::string& id : options.preloaded_adapter_ids) session.keep_adapter({.id = id});
   const AdapterTierStats tiers = engine.adapter_stats().tiers;
   spdlog::info("adapters: {:.2f} GiB on the device, {} kept there, {:.2f} GiB in host memory",

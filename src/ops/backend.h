@@ -49,6 +49,10 @@ class Backend {
   virtual Stream main_stream() const { return {}; }  // of steps
   // Waits for all that was queued. Errors of queued work show here.
   virtual void synchronize(Stream stream) const;
+  // Which kernel takes attention of these dtypes and heads, where there are several: for tests and logs.
+  virtual std::string_view attention_kernel(DType /*activations*/, DType /*cache*/, std::int64_t /*head_dim*/) const {
+    return "the only one";
+  }
   // Device memory that nobody has taken; 0 where the device is the host.
   virtual std::int64_t free_memory_bytes() const { return 0; }
   // Queued in order: both tensors contiguous, of equal bytes; host memory from staging_allocator() stays untouched

@@ -65,6 +65,10 @@ bool has_fast_attention(DType activations, DType cache, std::int64_t head_dim) {
          (head_dim == 64 || head_dim == 128 || head_dim == 256);
 }
 
+std::string_view CudaBackend::attention_kernel(DType activations, DType cache, std::int64_t head_dim) const {
+  return has_fast_attention(activations, cache, head_dim) ? "tensor cores" : "plain";
+}
+
 void CudaBackend::attention(Context& ctx, const AttentionInput& in, const Tensor& out) const {
   AttentionArgs args = make_args(in, out);
   const DType dtype = out.dtype();

@@ -27,6 +27,7 @@ class CudaBackend final : public Backend {
   const Allocator& allocator() const override;
   const Allocator& staging_allocator() const override;
   DType activation_dtype(DType weight_dtype) const override { return weight_dtype; }
+  std::string_view attention_kernel(DType activations, DType cache, std::int64_t head_dim) const override;
   DType normed_matrix_dtype(DType checkpoint_dtype) const override {
     return checkpoint_dtype == DType::kBFloat16 ? DType::kFloat16 : checkpoint_dtype;
   }
