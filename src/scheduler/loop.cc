@@ -12,21 +12,14 @@
 
 namespace shoal {
 
-Scheduler::Loop::Loop(Engine& engine, Wakeup& wakeup, const Tokenizer* tokenizer, const SchedulerOptions& options)
+Scheduler::Loop::Loop(Engine& engine, Wakeup& wakeup, const Tokenizer* tokenizer, SchedulerOptions options)
     : engine_(engine),
       wakeup_(wakeup),
       tokenizer_(tokenizer),
-      options_(options),
+      options_(std::move(options)),
       info_(engine.info()),
-      batch_(info_, options),
-      adapter_queue_(options.adapter_cycle_time),
-      thread_([this](const std::stop_token& stop) { run(stop); }) {}
-
-Scheduler::Loop::~Loop() {
-  thread_.request_stop();
-  wakeup_.notify();
-  thread_.join();
-}
+      batch_(info_, options_),
+      adapter_queue_(options_.adapter_cycle_time) {}
 
 std::optional<Error> Scheduler::Loop::check_request(const Request& request) const {
   const auto refuse = [](std::string message) { return Error{ErrorCode::kValidation, std::move(message)}; };
@@ -61,7 +54,7 @@ Result<std::shared_ptr<EventStream>> Scheduler::Loop::submit(Request request, st
   // Shared by scheduler and reader: either may end first.
   auto stream = std::make_shared<EventStream>(std::move(on_event), wakeup_);
   auto sequence = std::make_unique<Sequence>(std::move(request), stream, tokenizer_, batch_.make_table());
-  sequence->timings.submitted = Clock::now();
+  sequence->timings.submitted = options_.now();
   // Here and not on the loop's thread, because a disk may take its time.
   if (sequence->request.adapter) sequence->adapter_version = engine_.adapter_version(*sequence->request.adapter);
   {
@@ -95,30 +88,22 @@ SchedulerStats Scheduler::Loop::stats() const {
 
 bool Scheduler::Loop::making_progress(std::chrono::milliseconds limit) const {
   const std::lock_guard lock(mutex_);
-  return stats_.running == 0 || Clock::now() - shared_progress_ < limit;
+  return stats_.running == 0 || options_.now() - shared_progress_ < limit;
 }
 
-void Scheduler::Loop::run(const std::stop_token& stop) {
-  bool rung = true;
-  while (!stop.stop_requested()) {
-    if (rung) {
-      take_news();
-    } else if (pins_released_) {
-      take_ready();
-    }
-    if (batch_.num_running() == 0) last_progress_ = Clock::now();
-    const StepPlan& plan = plan_step();
-    settle();
-    if (plan.sequences.empty()) {
-      wakeup_.wait();
-      rung = true;
-      continue;
-    }
-    run_step(plan);
-    settle();
-    rung = wakeup_.wait_for(std::chrono::milliseconds(0));
+bool Scheduler::Loop::turn(News news) {
+  if (news == News::kRung) {
+    take_news();
+  } else if (pins_released_) {
+    take_ready();
   }
-  end_all();
+  if (batch_.num_running() == 0) last_progress_ = options_.now();
+  const StepPlan& plan = plan_step();
+  settle();
+  if (plan.sequences.empty()) return false;
+  run_step(plan);
+  settle();
+  return true;
 }
 
 // What rings: a submit, a cancel, an adapter that arrived, failed or found no room.
@@ -152,7 +137,7 @@ void Scheduler::Loop::drop_failed_adapters() {
 
 void Scheduler::Loop::take_ready() {
   pins_released_ = false;
-  adapter_queue_.take_ready(Clock::now(), batch_.max_running() - batch_.num_running(), waiting_);
+  adapter_queue_.take_ready(options_.now(), batch_.max_running() - batch_.num_running(), waiting_);
 }
 
 const StepPlan& Scheduler::Loop::plan_step() {
@@ -170,18 +155,18 @@ const StepPlan& Scheduler::Loop::plan_step() {
 void Scheduler::Loop::run_step(const StepPlan& plan) {
   StepStats& steps = batch_.plan_has_decode_rows() ? counters_.decode : counters_.prefill;
   const StepResult* result = nullptr;
-  const Clock::time_point begin = Clock::now();
+  const Clock::time_point begin = options_.now();
   try {
     result = &engine_.step(plan);
     ++steps.succeeded;
-    steps.seconds.add(std::chrono::duration<double>(Clock::now() - begin).count(), kDurationBounds);
+    steps.seconds.add(std::chrono::duration<double>(options_.now() - begin).count(), kDurationBounds);
   } catch (const std::exception& error) {
     ++steps.failed;
     spdlog::error("a step of {} sequences failed: {}", plan.sequences.size(), error.what());
     for (Sequence* sequence : batch_.planned()) fail(*sequence, {ErrorCode::kGeneration, error.what()});
   }
   if (result != nullptr) apply(*result);
-  last_progress_ = Clock::now();
+  last_progress_ = options_.now();
   collect_ended(batch_.running());
 }
 
@@ -189,7 +174,7 @@ void Scheduler::Loop::apply(const StepResult& result) {
   batch_.step_done();
   ++counters_.steps;
   if (batch_.plan_has_decode_rows()) ++counters_.decode_steps;
-  const Clock::time_point now = Clock::now();
+  const Clock::time_point now = options_.now();
   std::int64_t expected_samples = 0;
   for (const Sequence* sequence : batch_.planned()) expected_samples += sequence->num_pending() == 0 ? 1 : 0;
   CHECK_EQ(static_cast<std::int64_t>(result.samples.size()), expected_samples);

@@ -1,15 +1,15 @@
-// Scheduler::Loop: the thread that owns every request between submit and its last event. Private to the scheduler.
+// Scheduler::Loop: owns every request between submit and its last event, and works in turns. It has neither thread nor
+// clock of its own. Used by the scheduler's thread, and by the simulator test, which moves its clock by hand.
 #pragma once
 
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <stop_token>
 #include <string>
-#include <thread>
 
 #include "core/wakeup.h"
 #include "engine/engine.h"
@@ -22,8 +22,10 @@ namespace shoal {
 
 class Scheduler::Loop {
  public:
-  Loop(Engine& engine, Wakeup& wakeup, const Tokenizer* tokenizer, const SchedulerOptions& options);
-  ~Loop();
+  // Whether the Wakeup rang since the turn before.
+  enum class News : std::uint8_t { kNone, kRung };
+
+  Loop(Engine& engine, Wakeup& wakeup, const Tokenizer* tokenizer, SchedulerOptions options);
   Loop(const Loop&) = delete;
   Loop& operator=(const Loop&) = delete;
 
@@ -33,13 +35,18 @@ class Scheduler::Loop {
   SchedulerStats stats() const;
   bool making_progress(std::chrono::milliseconds limit) const;
 
+  // One thread, the loop's:
+  // Takes the news, plans a step, runs it, sends what came of it. False where there was nothing to run: the next turn
+  // is due when the Wakeup rings. The first turn has news.
+  bool turn(News news);
+  void end_all();  // instead of the next turn: every stream ends now
+
  private:
   using Clock = std::chrono::steady_clock;
 
   std::optional<Error> check_request(const Request& request) const;
 
   // The loop's thread:
-  void run(const std::stop_token& stop);
   void take_news();
   void drop_failed_adapters();
   void take_ready();
@@ -51,7 +58,6 @@ class Scheduler::Loop {
   void drop_cancelled(const Sequences& sequences);
   void collect_ended(Sequences& sequences);
   void settle();
-  void end_all();
 
   // Fixed:
   Engine& engine_;
@@ -80,8 +86,6 @@ class Scheduler::Loop {
   bool draining_ = false;
   SchedulerStats stats_;
   Clock::time_point shared_progress_;
-
-  std::jthread thread_;  // last: it uses all the others
 };
 
 }  // namespace shoal

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <stop_token>
+#include <thread>
 
 #include "cache/block_allocator.h"
 #include "core/result.h"
@@ -17,6 +19,9 @@
 
 namespace shoal {
 
+// What time it is; called from any thread.
+using SchedulerClock = std::function<std::chrono::steady_clock::time_point()>;
+
 struct SchedulerOptions {
   std::int64_t max_batch_prefill_tokens = 4096;  // query tokens of one step, decode rows included
   std::int64_t max_concurrent_requests = 1024;   // beyond: kOverloaded
@@ -25,6 +30,7 @@ struct SchedulerOptions {
   std::chrono::milliseconds adapter_cycle_time{2000};
   BlockOrder block_order = BlockOrder::kAscending;
   bool prefix_caching = false;  // texts that begin alike share the cache blocks of their beginning
+  SchedulerClock now = std::chrono::steady_clock::now;
 };
 
 // A consistent picture for /metrics and tests.
@@ -51,6 +57,8 @@ struct SchedulerStats {
 
 class Scheduler {
  public:
+  class Loop;  // all but the thread; the simulator takes its turns one by one
+
   // `engine`, `wakeup` (the one the engine rings) and `tokenizer` outlive the scheduler. `tokenizer` may be null: then
   // no text is made and stop strings are refused (token-id mode of the command line).
   Scheduler(Engine& engine, Wakeup& wakeup, const Tokenizer* tokenizer, SchedulerOptions options);
@@ -69,8 +77,11 @@ class Scheduler {
   bool making_progress(std::chrono::milliseconds limit) const;
 
  private:
-  class Loop;
+  void run(const std::stop_token& stop);
+
+  Wakeup& wakeup_;
   std::unique_ptr<Loop> loop_;
+  std::jthread thread_;  // last: it uses all the others
 };
 
 }  // namespace shoal
