@@ -29,11 +29,10 @@ class AdapterQueueTest : public testing::Test {
     auto stream = std::make_shared<EventStream>(nullptr, wakeup_);
     auto sequence = std::make_unique<Sequence>(std::move(request), stream, nullptr, BlockTable(allocator_));
     sequence->arrival = next_arrival_++;
-    if (!id.empty()) {
-      const AdapterKey key{.id = id};
-      sequence->pin = AdapterPin(engine_, key, engine_.adapter_version(key), sequence->place());
-    }
-    queue_.add(std::move(sequence));
+    Sequence& added = queue_.add(std::move(sequence));
+    if (id.empty()) return;
+    const AdapterKey key{.id = id};
+    added.pin = AdapterPin(engine_, key, engine_.adapter_version(key), added.place());
   }
   // Who may run `at` this time, by adapter; they stay in waiting_.
   std::vector<std::string> take(std::int64_t room, milliseconds at = milliseconds(0)) {
@@ -65,7 +64,7 @@ TEST_F(AdapterQueueTest, KeepsTheOrderAndPinsNoMoreThanMayRun) {
   EXPECT_EQ(take(2), Ids{});
   end_first();
   EXPECT_EQ(take(2), Ids{"b"});
-  EXPECT_EQ(queue_.sequences().size(), 1U);
+  EXPECT_EQ(queue_.num_waiting(), 1);
 }
 
 TEST_F(AdapterQueueTest, OneThatRunsFirstNeedsNoRoom) {
