@@ -23,12 +23,18 @@ void promote_passed(Sequences& waiting, const Sequence& taken) {
 
 Sequence& AdapterQueue::add(std::unique_ptr<Sequence> sequence) {
   Sequence& added = *sequence;
+  if (added.request.tenant != last_tenant_) {
+    if (any_came_) last_change_ = added.timings.submitted;
+    last_tenant_ = added.request.tenant;
+  }
+  any_came_ = true;
   queue_.add(std::move(sequence));
   return added;
 }
 
 void AdapterQueue::count_served(const Sequences& sequences) {
   for (const auto& sequence : sequences) {
+    if (sequence->started()) queue_.note_start(*sequence);
     const std::int64_t num_new = sequence->num_generated() - sequence->num_charged;
     if (num_new == 0) continue;
     queue_.charge(*sequence, num_new);
@@ -37,9 +43,19 @@ void AdapterQueue::count_served(const Sequences& sequences) {
 }
 
 void AdapterQueue::close(Sequence& sequence) {
+  if (sequence.started()) queue_.note_start(sequence);
   const std::int64_t num_new = sequence.num_generated() - sequence.num_charged;
   if (num_new > 0) queue_.charge(sequence, num_new);
   queue_.close(sequence);
+  if (!std::exchange(sequence.taken, false)) return;
+  const auto taken = taken_.find(sequence.request.tenant);
+  if (--taken->second == 0) taken_.erase(taken);
+}
+
+bool AdapterQueue::full(const Sequence& sequence, Clock::time_point now) const {
+  if (!last_change_ || now - *last_change_ >= kTenantsStay) return false;
+  const auto taken = taken_.find(sequence.request.tenant);
+  return taken != taken_.end() && taken->second >= max_of_tenant_;
 }
 
 void AdapterQueue::take_ready(Clock::time_point now, std::int64_t room, Sequences& waiting) {
@@ -53,11 +69,14 @@ void AdapterQueue::take_ready(Clock::time_point now, std::int64_t room, Sequence
                .give =
                    [&](std::unique_ptr<Sequence> sequence) {
                      promote_passed(waiting, *sequence);
+                     sequence->taken = true;
+                     ++taken_[sequence->request.tenant];
                      insert_in_order(waiting, std::move(sequence));
                    }});
 }
 
 Offer AdapterQueue::offer(Sequence& sequence, Clock::time_point now, std::optional<Blocked>& blocked) const {
+  if (full(sequence, now)) return Offer::kPass;
   const TierState state = sequence.pin.state();
   if (state == TierState::kNoRoom && !blocked) {
     if (!sequence.no_room_since) sequence.no_room_since = now;

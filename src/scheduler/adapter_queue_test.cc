@@ -52,7 +52,7 @@ class AdapterQueueTest : public testing::Test {
   Wakeup wakeup_;
   FakeEngine engine_{test::small_engine(), wakeup_, {.device_bytes = 3 * kUnit, .host_bytes = 20 * kUnit}};
   BlockAllocator allocator_{4, BlockOrder::kAscending, 1};
-  AdapterQueue queue_{kCycle};
+  AdapterQueue queue_{kCycle, 8};
   Sequences waiting_;
   std::int64_t next_arrival_ = 0;
 };

@@ -8,11 +8,16 @@
 
 namespace shoal {
 
-// Rounds count requests: the one that a tenant with nothing queued sends now stands beside those that start now, the
-// next behind it one round later. So places, which loads of adapters and preemption go by, know tenants too; with one
-// tenant they are the order of submission.
+// Rounds count requests: the one that a tenant of which none waits for its start sends now stands beside those that
+// started last, the next behind it one round later. So places, which loads of adapters and preemption go by, know
+// tenants too; with one tenant they are the order of submission.
 std::int64_t FairLevel::round_of_new(const Tenant& tenant) const {
-  return tenant.num_waiting == 0 ? round_ : std::max(round_, tenant.last_round) + 1;
+  return tenant.num_unstarted == 0 ? round_ : std::max(round_, tenant.last_round) + 1;
+}
+
+void FairLevel::note_start(const Sequence& sequence) {
+  round_ = std::max(round_, sequence.round);
+  --tenants_.find(sequence.request.tenant)->item.num_unstarted;
 }
 
 void FairLevel::add(std::unique_ptr<Sequence> sequence) {
@@ -20,7 +25,9 @@ void FairLevel::add(std::unique_ptr<Sequence> sequence) {
   Lines::Member& line = tenant.item.adapters.open(sequence->share_name);
   sequence->round = round_of_new(tenant.item);
   tenant.item.last_round = sequence->round;
+  tenant.item.rounds.insert(sequence->round);
   ++tenant.item.num_waiting;
+  ++tenant.item.num_unstarted;
   ++num_waiting_;
   auto& sequences = line.item.sequences;
   // At the end but for one that comes from a lower priority, and for the requests that came in between.
@@ -46,6 +53,7 @@ std::unique_ptr<Sequence> FairLevel::pop(Tenants::Member& tenant, Lines::Member&
   auto& sequences = line.item.sequences;
   std::unique_ptr<Sequence> popped = std::move(sequences.front());
   sequences.pop_front();
+  tenant.item.rounds.extract(popped->round);
   --tenant.item.num_waiting;
   --num_waiting_;
   tenant.item.adapters.set_first(line, sequences.empty() ? std::nullopt : std::optional(sequences.front()->place()));
@@ -61,7 +69,8 @@ bool FairLevel::walk(const Walk& walk) {
     switch (walk.ask(*line.item.sequences.front())) {
       case Offer::kTake: {
         std::unique_ptr<Sequence> taken = pop(tenant, line);
-        round_ = std::max(round_, taken->round);
+        // From here on all goes by places: who was preferred to an older one of its tenant must not stand behind it.
+        if (!tenant.item.rounds.empty()) taken->round = std::min(taken->round, *tenant.item.rounds.begin());
         tenant.item.adapters.charge(line, taken->num_prompt_tokens);
         tenants_.charge(tenant, taken->num_prompt_tokens);
         refresh(tenant);
@@ -103,6 +112,7 @@ void FairLevel::charge(const Sequence& sequence, std::int64_t tokens) {
 
 void FairLevel::close(const Sequence& sequence) {
   Tenants::Member& tenant = *tenants_.find(sequence.request.tenant);
+  if (!sequence.start_noted) --tenant.item.num_unstarted;
   Lines& adapters = tenant.item.adapters;
   adapters.close(*adapters.find(sequence.share_name));
   tenants_.close(tenant);
@@ -115,7 +125,9 @@ void FairLevel::take_ended(Sequences& ended) {
       auto& sequences = line.item.sequences;
       const auto num_before = std::ssize(sequences);
       for (auto& sequence : sequences) {
-        if (sequence->ended) ended.push_back(std::move(sequence));
+        if (!sequence->ended) continue;
+        tenant.item.rounds.extract(sequence->round);
+        ended.push_back(std::move(sequence));
       }
       std::erase(sequences, nullptr);
       const std::int64_t num_ended = num_before - std::ssize(sequences);
@@ -146,6 +158,11 @@ void FairQueue::add(std::unique_ptr<Sequence> sequence) {
 
 void FairQueue::charge(const Sequence& sequence, std::int64_t tokens) {
   levels_.at(sequence.fair_level).charge(sequence, tokens);
+}
+
+void FairQueue::note_start(Sequence& sequence) {
+  if (std::exchange(sequence.start_noted, true)) return;
+  levels_.at(sequence.fair_level).note_start(sequence);
 }
 
 void FairQueue::close(const Sequence& sequence) {

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 
 #include "scheduler/fair_shares.h"
 #include "scheduler/sequence.h"
@@ -33,6 +34,7 @@ class FairLevel {
  public:
   void add(std::unique_ptr<Sequence> sequence);
   void charge(const Sequence& sequence, std::int64_t tokens);
+  void note_start(const Sequence& sequence);
   void close(const Sequence& sequence);
   bool empty() const { return tenants_.empty(); }  // of requests that wait or run
   std::int64_t num_waiting() const { return num_waiting_; }
@@ -51,7 +53,9 @@ class FairLevel {
   struct Tenant {
     Lines adapters{kAdapterSlackTokens};
     std::int64_t last_round = 0;
+    std::multiset<std::int64_t> rounds;  // of those that wait
     std::int64_t num_waiting = 0;
+    std::int64_t num_unstarted = 0;  // with those that left the queue, ready to run
   };
   using Tenants = FairShares<Tenant>;
 
@@ -61,7 +65,7 @@ class FairLevel {
 
   Tenants tenants_{0};
   std::int64_t num_waiting_ = 0;
-  std::int64_t round_ = 0;  // the latest of those taken
+  std::int64_t round_ = 0;  // the latest of those that started
 };
 
 class FairQueue {
@@ -70,6 +74,7 @@ class FairQueue {
   void add(std::unique_ptr<Sequence> sequence);
   // `tokens` more were served to it. From add() until close().
   void charge(const Sequence& sequence, std::int64_t tokens);
+  void note_start(Sequence& sequence);  // it runs, once
   void close(const Sequence& sequence);
 
   void walk(const Walk& walk);

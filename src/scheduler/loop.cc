@@ -19,7 +19,7 @@ Scheduler::Loop::Loop(Engine& engine, Wakeup& wakeup, const Tokenizer* tokenizer
       options_(std::move(options)),
       info_(engine.info()),
       batch_(info_, options_),
-      adapter_queue_(options_.adapter_cycle_time),
+      adapter_queue_(options_.adapter_cycle_time, batch_.max_running()),
       admission_({.max_concurrent_requests = options_.max_concurrent_requests,
                   .max_queue = options_.max_queue,
                   .max_requests_per_tenant = options_.max_requests_per_tenant}),

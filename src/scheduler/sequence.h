@@ -112,11 +112,13 @@ struct Sequence {
   bool history_given = false;  // the engine has the tokens that penalties count
 
   // Its part in the fair order:
-  const std::string share_name;   // of its adapter, "" for the base model
-  std::int32_t priority;          // the request's, or a higher one that passed it too often
-  std::int64_t round = 0;         // see FairLevel
-  std::int32_t fair_level = 0;    // the priority whose shares it counts for
-  std::int64_t num_charged = 0;   // generated tokens that were counted
+  const std::string share_name;  // of its adapter, "" for the base model
+  std::int32_t priority;         // the request's, or a higher one that passed it too often
+  std::int64_t round = 0;        // see FairLevel
+  std::int32_t fair_level = 0;   // the priority whose shares it counts for
+  std::int64_t num_charged = 0;  // generated tokens that were counted
+  bool start_noted = false;
+  bool taken = false;             // out of the queue, ready or running
   std::int64_t times_passed = 0;  // by higher priorities, once it was ready to run
 
   // Once it ended:
