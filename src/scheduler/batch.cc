@@ -19,6 +19,7 @@ constexpr std::uint64_t kShuffleSeed = 0x5eed;
 Batch::Batch(const EngineInfo& info, const SchedulerOptions& options)
     : step_tokens_(std::min(options.max_batch_prefill_tokens, info.max_step_tokens)),
       max_running_(std::min(info.max_sequences, step_tokens_)),
+      now_(options.now),
       allocator_(info.num_blocks, options.block_order, kShuffleSeed) {
   if (max_running_ < 1) {
     throw StartError(
@@ -125,7 +126,7 @@ void Batch::start(Sequence& sequence) {
   free_state_slots_.pop_back();
   if (sequence.started()) return;
   if (prefixes_) sequence.num_prompt_hits = sequence.num_cached;
-  sequence.timings.started = std::chrono::steady_clock::now();
+  sequence.timings.started = now_();
   num_prompt_tokens_ += sequence.num_prompt_tokens;
   ++num_started_;
   const std::int64_t most_tokens = sequence.num_prompt_tokens + sequence.request.max_new_tokens;

@@ -72,6 +72,7 @@ class Batch {
 
   std::int64_t step_tokens_;  // query tokens of one step
   std::int64_t max_running_;  // so many that each can have a token of a step
+  SchedulerClock now_;
   BlockAllocator allocator_;
   std::optional<PrefixTree> prefixes_;  // none: prefix caching is off
   PrefixStats prefix_stats_;

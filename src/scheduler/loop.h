@@ -1,19 +1,20 @@
-// Scheduler::Loop: the thread that owns every request between submit and its last event. Private to the scheduler.
+// Scheduler::Loop: owns every request between submit and its last event, and works in turns. It has neither thread nor
+// clock of its own. Used by the scheduler's thread, and by the simulator test, which moves its clock by hand.
 #pragma once
 
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <stop_token>
 #include <string>
-#include <thread>
 
 #include "core/wakeup.h"
 #include "engine/engine.h"
 #include "scheduler/adapter_queue.h"
+#include "scheduler/admission.h"
 #include "scheduler/batch.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/sequence.h"
@@ -22,8 +23,10 @@ namespace shoal {
 
 class Scheduler::Loop {
  public:
-  Loop(Engine& engine, Wakeup& wakeup, const Tokenizer* tokenizer, const SchedulerOptions& options);
-  ~Loop();
+  // Whether the Wakeup rang since the turn before.
+  enum class News : std::uint8_t { kNone, kRung };
+
+  Loop(Engine& engine, Wakeup& wakeup, const Tokenizer* tokenizer, SchedulerOptions options);
   Loop(const Loop&) = delete;
   Loop& operator=(const Loop&) = delete;
 
@@ -33,25 +36,34 @@ class Scheduler::Loop {
   SchedulerStats stats() const;
   bool making_progress(std::chrono::milliseconds limit) const;
 
+  // One thread, the loop's:
+  // Takes the news, plans a step, runs it, sends what came of it. False where there was nothing to run: the next turn
+  // is due when the Wakeup rings, or at the deadline. The first turn has news.
+  bool turn(News news);
+  // When the first of the requests that are here has had its time; none: no limit, or no requests.
+  std::optional<std::chrono::steady_clock::time_point> deadline() const;
+  void end_all();  // instead of the next turn: every stream ends now
+
  private:
   using Clock = std::chrono::steady_clock;
 
   std::optional<Error> check_request(const Request& request) const;
 
   // The loop's thread:
-  void run(const std::stop_token& stop);
   void take_news();
+  void end_overdue();
   void drop_failed_adapters();
+  void count_served();
   void take_ready();
   const StepPlan& plan_step();
   void run_step(const StepPlan& plan);
   void apply(const StepResult& result);
   void accept(Sequence& sequence, const SampledToken& sample, Clock::time_point now);
   void fail(Sequence& sequence, Error error);
-  void drop_cancelled(const Sequences& sequences);
-  void collect_ended(Sequences& sequences);
+  void for_each_open(const std::function<void(Sequence&)>& visit);
+  void collect_ended();
+  void give_back(Sequences& sequences);
   void settle();
-  void end_all();
 
   // Fixed:
   Engine& engine_;
@@ -64,24 +76,25 @@ class Scheduler::Loop {
   Batch batch_;
   Sequences arrivals_;  // taken from inbox_, always empty between steps
   AdapterQueue adapter_queue_;
-  Sequences waiting_;  // ready to run, their adapters pinned
-  Sequences ended_;    // gave back everything; their last events are not sent yet
+  Sequences waiting_;     // ready to run, their adapters pinned
+  Sequences left_queue_;  // ended before they were ready; always empty between steps
+  Sequences ended_;       // gave back everything; their last events are not sent yet
   SchedulerStats counters_;
   Clock::time_point last_progress_;
-  bool pins_released_ = false;  // since the adapter queue was walked
+  Clock::time_point next_deadline_ = Clock::time_point::max();  // no later than the first that there is
+  bool pins_released_ = false;                                  // since the adapter queue was walked
 
   // Shared:
   mutable std::mutex mutex_;
   std::condition_variable all_ended_;
-  Sequences inbox_;               // guarded by mutex_, like all below
-  std::int64_t num_permits_ = 0;  // requests that hold anything
-  std::int64_t num_open_ = 0;     // streams without their last event
+  Sequences inbox_;            // guarded by mutex_, like all below
+  Admission admission_;        // requests that hold anything
+  std::int64_t num_open_ = 0;  // streams without their last event
   std::int64_t next_arrival_ = 0;
   bool draining_ = false;
   SchedulerStats stats_;
+  std::int64_t room_ = 0;  // more that may run, where nobody waits
   Clock::time_point shared_progress_;
-
-  std::jthread thread_;  // last: it uses all the others
 };
 
 }  // namespace shoal

@@ -1,5 +1,6 @@
 #include "scheduler/scheduler.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "scheduler/loop.h"
@@ -7,9 +8,32 @@
 namespace shoal {
 
 Scheduler::Scheduler(Engine& engine, Wakeup& wakeup, const Tokenizer* tokenizer, SchedulerOptions options)
-    : loop_(std::make_unique<Loop>(engine, wakeup, tokenizer, options)) {}
+    : wakeup_(wakeup),
+      now_(options.now),
+      loop_(std::make_unique<Loop>(engine, wakeup, tokenizer, std::move(options))),
+      thread_([this](const std::stop_token& stop) { run(stop); }) {}
 
-Scheduler::~Scheduler() = default;
+Scheduler::~Scheduler() {
+  thread_.request_stop();
+  wakeup_.notify();
+  thread_.join();
+}
+
+void Scheduler::run(const std::stop_token& stop) {
+  Loop::News news = Loop::News::kRung;
+  while (!stop.stop_requested()) {
+    if (loop_->turn(news)) {
+      news = wakeup_.wait_for(std::chrono::milliseconds(0)) ? Loop::News::kRung : Loop::News::kNone;
+    } else if (const auto deadline = loop_->deadline()) {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline - now_());
+      news = wakeup_.wait_for(std::max(left, std::chrono::milliseconds(0))) ? Loop::News::kRung : Loop::News::kNone;
+    } else {
+      wakeup_.wait();
+      news = Loop::News::kRung;
+    }
+  }
+  loop_->end_all();
+}
 
 Result<std::shared_ptr<EventStream>> Scheduler::submit(Request request, std::function<void()> on_event) {
   return loop_->submit(std::move(request), std::move(on_event));
