@@ -61,26 +61,19 @@ async def quiet_gaps(streams: Streams) -> list[float]:
     return [gap for outcome, _ in running for gap in figures.gaps_s(outcome)[BEGUN_TOKENS:]]
 
 
-async def prefill_s(streams: Streams, repeats: int) -> float:
-    """Median time of a step of CHUNK_TOKENS of a prompt, with nothing beside it."""
-    times = []
-    for _ in range(repeats):
-        outcome, task = streams.start(CHUNK_TOKENS, 1)
-        await task
-        outcome.check()
-        if outcome.error:
-            raise RuntimeError(outcome.error)
-        times.append(figures.first_token_s(outcome))
-    return statistics.median(times)
-
-
-async def busy_gaps(streams: Streams) -> list[float]:
-    running = await streams.start_all(1000)  # cut off long before they end
-    outcome, task = streams.start(PROMPT_TOKENS, 1)
+async def run_prompt(streams: Streams, num_tokens: int) -> Outcome:
+    """A prompt and one token."""
+    outcome, task = streams.start(num_tokens, 1)
     await task
     outcome.check()
     if outcome.error:
         raise RuntimeError(outcome.error)
+    return outcome
+
+
+async def busy_gaps(streams: Streams) -> list[float]:
+    running = await streams.start_all(1000)  # cut off long before they end
+    outcome = await run_prompt(streams, PROMPT_TOKENS)
     gaps = [gap for stream, _ in running for gap in overlapping_gaps(stream, outcome.sent, outcome.end)]
     await streams.end_all(running)
     return gaps
@@ -90,14 +83,17 @@ async def measure(bench: Bench, server: Server, repeats: int) -> dict:
     pool = Pool(server.port, bench.settings.timeout_s)
     streams = Streams(bench, pool)
     await quiet_gaps(streams)  # warms up, and brings the adapters
-    quiet, busy, chunk_times = [], [], []
+    quiet, busy, first_chunks, prompts = [], [], [], []
     for _ in range(repeats):
         quiet += await quiet_gaps(streams)
-        chunk_times.append(await prefill_s(streams, 2))
+        for _ in range(2):
+            first_chunks.append(figures.first_token_s(await run_prompt(streams, CHUNK_TOKENS)))
+        prompts.append(figures.first_token_s(await run_prompt(streams, PROMPT_TOKENS)))
         busy += await busy_gaps(streams)
     pool.close()
     return {"quiet_s": figures.percentiles(quiet), "busy_s": figures.percentiles(busy), "busy_gaps": len(busy),
-            "quiet_gaps": len(quiet), "longest_s": max(busy), "chunk_s": statistics.median(chunk_times)}
+            "quiet_gaps": len(quiet), "longest_s": max(busy), "chunk_s": statistics.median(first_chunks),
+            "prompt_s": statistics.median(prompts)}
 
 
 def chunk(bench: Bench, scale: Scale) -> dict:

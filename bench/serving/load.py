@@ -86,9 +86,10 @@ async def run_open(pool: Pool, trace: list[Planned], messages: list[bytes], *, s
 
 
 async def run_closed(pool: Pool, trace: list[Planned], messages: list[bytes], *, num_clients: int, seconds: float,
-                     warmup_s: float, go_on: Callable[[float], bool] = lambda elapsed_s: False) -> Run:
-    """Lasts `seconds` after the warm-up, and on while `go_on(elapsed_s)`, which is asked every few seconds. The trace
-    begins again where it ends."""
+                     warmup_s: float, go_on: Callable[[float], bool] = lambda elapsed_s: False,
+                     ask_s: float = 2.0) -> Run:
+    """Lasts `seconds` after the warm-up, and on while `go_on(elapsed_s)`, which is asked every `ask_s`. The trace begins again
+    where it ends."""
     loop = asyncio.get_running_loop()
 
     async def body(start: float) -> tuple[list[Outcome], float]:
@@ -107,7 +108,7 @@ async def run_closed(pool: Pool, trace: list[Planned], messages: list[bytes], *,
         clients = [asyncio.create_task(client()) for _ in range(num_clients)]
         await asyncio.sleep(start + warmup_s + seconds - loop.time())
         while await asyncio.to_thread(go_on, loop.time() - start - warmup_s):
-            await asyncio.sleep(2.0)
+            await asyncio.sleep(ask_s)
         end = loop.time()
         stop.set()
         await asyncio.gather(*clients)

@@ -118,7 +118,8 @@ def _chunk(records: Records) -> tuple[str, dict[str, str]]:
     streams = records["streams"]
     rows = [["8 streams alone", _three(streams["quiet_s"]), str(streams["quiet_gaps"])],
             ["the same while a prompt of 2,000 tokens runs", _three(streams["busy_s"]), str(streams["busy_gaps"])],
-            ["256 tokens of a prompt, alone", number(streams["chunk_s"], 3), ""]]
+            ["a prompt of 256 tokens alone", number(streams["chunk_s"], 3), ""],
+            ["a prompt of 2,000 tokens alone", number(streams["prompt_s"], 3), ""]]
     return table(["", "between tokens p50 / p95 / p99, s", "gaps"], rows), {}
 
 
