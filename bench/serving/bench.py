@@ -132,7 +132,7 @@ class Bench:
         return self.keep(record)
 
     def _write_requests(self, name: str, run: load.Run) -> None:
-        """A line a request: [due, sent, first token, end, tokens, adapter, tenant, error], seconds after the warm-up."""
+        """A line a request: due, sent, first token, end (seconds after the warm-up), tokens, adapter, tenant, error."""
         with (self.settings.out / f"{self.part}-{name}.requests.jsonl").open("w") as file:
             for each in run.outcomes:
                 first = each.event_times[0] if each.event_times else math.nan

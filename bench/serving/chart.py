@@ -56,7 +56,8 @@ def chart(title: str, x_label: str, y_label: str, lines: dict[str, Line]) -> str
             parts += [f'<circle fill="{colour}" r="3" cx="{at_x(x):.1f}" cy="{at_y(y):.1f}"/>' for x, y in line]
         parts.append(f'<text fill="{colour}" x="{LEFT + 10}" y="{TOP + 16 + 16 * index}">{escape(name)}</text>')
     parts.append(f'<text x="{(LEFT + WIDTH) / 2}" y="{HEIGHT - 12}" text-anchor="middle">{escape(x_label)}</text>')
-    parts.append(f'<text transform="translate(16 {HEIGHT / 2}) rotate(-90)" text-anchor="middle">{escape(y_label)}</text>')
+    upright = f'transform="translate(16 {HEIGHT / 2}) rotate(-90)" text-anchor="middle"'
+    parts.append(f"<text {upright}>{escape(y_label)}</text>")
     return _frame(title, parts)
 
 

@@ -106,5 +106,6 @@ def chunk(bench: Bench, scale: Scale) -> dict:
     verdict = {"quiet_p99_s": quiet, "busy_p99_s": busy, "chunk_s": measured["chunk_s"], "allowed_s": allowed,
                "held": bool(busy <= allowed)}
     say(f"{NUM_STREAMS} streams: quiet p99 {quiet:.3f} s, {CHUNK_TOKENS} prompt tokens {measured['chunk_s']:.3f} s")
-    return finish(bench, verdict, f"p99 between tokens while a prompt of {PROMPT_TOKENS} runs {busy:.3f} s, allowed "
-                f"{QUIET_SLOWDOWN} x {quiet:.3f} + {measured['chunk_s']:.3f} = {allowed:.3f} s")
+    return finish(bench, verdict, (
+        f"p99 between tokens while a prompt of {PROMPT_TOKENS} runs {busy:.3f} s, allowed {QUIET_SLOWDOWN} x "
+        f"{quiet:.3f} + {measured['chunk_s']:.3f} = {allowed:.3f} s"))

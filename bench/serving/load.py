@@ -88,8 +88,8 @@ async def run_open(pool: Pool, trace: list[Planned], messages: list[bytes], *, s
 async def run_closed(pool: Pool, trace: list[Planned], messages: list[bytes], *, num_clients: int, seconds: float,
                      warmup_s: float, go_on: Callable[[float], bool] = lambda elapsed_s: False,
                      ask_s: float = 2.0) -> Run:
-    """Lasts `seconds` after the warm-up, and on while `go_on(elapsed_s)`, which is asked every `ask_s`. The trace begins again
-    where it ends."""
+    """Lasts `seconds` after the warm-up, and on while `go_on(elapsed_s)`, which is asked every `ask_s`. The trace
+    begins again where it ends."""
     loop = asyncio.get_running_loop()
 
     async def body(start: float) -> tuple[list[Outcome], float]:

@@ -6,6 +6,7 @@ import dataclasses
 
 import traces
 from bench import Bench, say
+from server import help_of
 from traces import Lengths, Mix
 
 EXCHANGE_SHARE, EXCHANGE_LOADS, OPEN_SHARE, OPEN_SLOWDOWN = 0.9, 1000, 0.8, 2.0
@@ -64,16 +65,19 @@ def exchange(bench: Bench, scale: Scale) -> dict:
         "held": bool(over_many["requests_per_s"] >= EXCHANGE_SHARE * few_rate and loads > scale.min_loads
                      and slowdown <= OPEN_SLOWDOWN),
     }
-    return finish(bench, verdict, f"{many.num_adapters} adapters against {few.num_adapters}: {verdict['many_per_s']:.2f} "
-                f"of {few_rate:.2f} requests/s, {verdict['share']:.3f} (>= {EXCHANGE_SHARE}) with {loads:.0f} loads "
-                f"(> {scale.min_loads}); p99 first token at {rate:.2f}/s {verdict['many_first_p99_s']:.2f} against "
-                f"{verdict['few_first_p99_s']:.2f} s, {slowdown:.2f} (<= {OPEN_SLOWDOWN})")
+    return finish(bench, verdict, (
+        f"{many.num_adapters} adapters against {few.num_adapters}: {verdict['many_per_s']:.2f} of {few_rate:.2f} "
+        f"requests/s, {verdict['share']:.3f} (>= {EXCHANGE_SHARE}) with {loads:.0f} loads (> {scale.min_loads}); p99 "
+        f"first token at {rate:.2f}/s {verdict['many_first_p99_s']:.2f} against {verdict['few_first_p99_s']:.2f} s, "
+        f"{slowdown:.2f} (<= {OPEN_SLOWDOWN})"))
 
 
 def fairness(bench: Bench, scale: Scale) -> dict:
     """A quiet tenant alone, and beside one that asks 50 times as often, far more than can be served."""
     mix = Mix(scale.device_adapters)
     flags = [*exchange_flags(bench, scale), "--max-batch-size", "16", "--max-batch-prefill-tokens", "32"]
+    if "--max-requests-per-tenant" in help_of(bench.settings.binary):
+        flags += ["--max-requests-per-tenant", "256"]  # or the loud one takes every place that the server has
     total_s = bench.settings.warmup_s + scale.open_s
     with bench.serve(*flags) as server:
         saturated = bench.closed(server, "closed", mix, seconds=scale.closed_s)
@@ -92,9 +96,9 @@ def fairness(bench: Bench, scale: Scale) -> dict:
         "slowdown": slowdown, "loud_answered": beside["others"]["answered"], "loud_sent": beside["others"]["sent"],
         "held": bool(slowdown <= TENANT_SLOWDOWN),
     }
-    return finish(bench, verdict, f"the quiet tenant waits p95 {verdict['beside_p95_s']:.3f} s for a first token beside "
-                f"one at {TENANT_RATIO} times its rate, {verdict['alone_p95_s']:.3f} s alone: {slowdown:.2f} "
-                f"(<= {TENANT_SLOWDOWN:g})")
+    return finish(bench, verdict, (
+        f"the quiet tenant waits p95 {verdict['beside_p95_s']:.3f} s for a first token beside one at {TENANT_RATIO} "
+        f"times its rate, {verdict['alone_p95_s']:.3f} s alone: {slowdown:.2f} (<= {TENANT_SLOWDOWN:g})"))
 
 
 def sweep(bench: Bench, scale: Scale) -> dict:

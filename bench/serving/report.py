@@ -161,12 +161,14 @@ def _sweep(records: Records) -> tuple[str, dict[str, str]]:
                      str(sum(sum(record["errors"].values()) for record in group))])
         if name.startswith("load-"):
             for percent in ("p50", "p99"):
+                seconds = _median([record["first_token_s"][percent] for record in group])
                 line = lines.setdefault(f"{first['adapters']} adapters, {arrivals}, {percent}", [])
-                line.append((first["rate"] / saturation, _median([record["first_token_s"][percent] for record in group])))
+                line.append((first["rate"] / saturation, seconds))
     head = ["adapters", "arrivals", "load", "requests/s", "goodput/s",
             *(f"{kind} {percent}, s" for kind in ("first token", "between tokens", "end to end")
               for percent in ("p50", "p90", "p99")), "errors"]
-    svg = chart("First token against load", f"share of saturation ({saturation:.2f} requests/s)", "first token, s", lines)
+    svg = chart("First token against load", f"share of saturation ({saturation:.2f} requests/s)", "first token, s",
+                lines)
     return f"![latency against load](serving-load.svg)\n\n{table(head, rows)}", {"serving-load.svg": svg}
 
 

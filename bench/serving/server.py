@@ -86,6 +86,10 @@ class Server:
         return self.metrics() | self.usage()
 
 
+def help_of(binary: Path) -> str:
+    return subprocess.run([str(binary), "serve", "--help"], capture_output=True, text=True, check=True).stdout
+
+
 def machine() -> str:
     """The processor, its cores, and the memory."""
     info = Path("/proc/cpuinfo").read_text()
