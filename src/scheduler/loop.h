@@ -40,6 +40,8 @@ class Scheduler::Loop {
 
   // The loop's thread:
   void run(const std::stop_token& stop);
+  // Whether the Wakeup rang.
+  bool look_for_news();
   void take_news();
   void drop_failed_adapters();
   void take_ready();
@@ -68,6 +70,7 @@ class Scheduler::Loop {
   Sequences ended_;    // gave back everything; their last events are not sent yet
   SchedulerStats counters_;
   Clock::time_point last_progress_;
+  Clock::duration last_step_{};
   bool pins_released_ = false;  // since the adapter queue was walked
 
   // Shared:
