@@ -60,10 +60,11 @@ class Bench:
         return record
 
     def closed(self, server: Server, name: str, mix: Mix, *, seconds: float, min_loads: int = 0,
-               most_seconds: float = 0.0, seed: int = 0) -> dict:
+               most_seconds: float = 0.0, num_clients: int | None = None) -> dict:
         """Goes on past `seconds` until the server has loaded `min_loads` adapters from disk, up to `most_seconds`."""
         settings = self.settings
-        trace = self._drawn(name, traces.closed_trace(20_000, settings.lengths, mix, seed=settings.seed + seed))
+        num_clients = num_clients or settings.num_clients
+        trace = self._drawn(name, traces.closed_trace(20_000, settings.lengths, mix, seed=settings.seed))
         loads_before = server.metrics().get("shoal_adapter_loads", 0.0)
 
         def go_on(elapsed_s: float) -> bool:
@@ -72,10 +73,10 @@ class Bench:
 
         async def run(pool: Pool) -> load.Run:
             return await load.run_closed(pool, trace, load.messages_of(trace, self.adapters.name),
-                                         num_clients=settings.num_clients, seconds=seconds,
+                                         num_clients=num_clients, seconds=seconds,
                                          warmup_s=settings.warmup_s, go_on=go_on)
 
-        return self._record(server, name, run, {"loop": "closed", "clients": settings.num_clients, **of_mix(mix)})
+        return self._record(server, name, run, {"loop": "closed", "clients": num_clients, **of_mix(mix)})
 
     def open(self, server: Server, name: str, mix: Mix, *, rate: float, seconds: float, cv: float = 1.0,
              seed: int = 0) -> dict:

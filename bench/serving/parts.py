@@ -10,7 +10,7 @@ from server import help_of
 from traces import Lengths, Mix
 
 EXCHANGE_SHARE, EXCHANGE_LOADS, OPEN_SHARE, OPEN_SLOWDOWN = 0.9, 1000, 0.8, 2.0
-TENANT_RATIO, TENANT_SLOWDOWN = 50, 2.0
+QUIET_SHARE, TENANT_RATIO, TENANT_SLOWDOWN, FAIR_BATCH = 0.25, 50, 2.0, 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,13 +75,13 @@ def exchange(bench: Bench, scale: Scale) -> dict:
 def fairness(bench: Bench, scale: Scale) -> dict:
     """A quiet tenant alone, and beside one that asks 50 times as often, far more than can be served."""
     mix = Mix(scale.device_adapters)
-    flags = [*exchange_flags(bench, scale), "--max-batch-size", "16", "--max-batch-prefill-tokens", "32"]
+    flags = [*exchange_flags(bench, scale), "--max-batch-size", str(FAIR_BATCH), "--max-batch-prefill-tokens", "32"]
     if "--max-requests-per-tenant" in help_of(bench.settings.binary):
         flags += ["--max-requests-per-tenant", "256"]  # or the loud one takes every place that the server has
     total_s = bench.settings.warmup_s + scale.open_s
     with bench.serve(*flags) as server:
-        saturated = bench.closed(server, "closed", mix, seconds=scale.closed_s)
-        rate = 0.15 * saturated["requests_per_s"]
+        saturated = bench.closed(server, "closed", mix, seconds=scale.closed_s, num_clients=2 * FAIR_BATCH)
+        rate = QUIET_SHARE * saturated["requests_per_s"]
         lengths, seed = bench.settings.lengths, bench.settings.seed
         quiet = traces.open_trace(rate, total_s, lengths, mix, seed=seed, tenant="quiet")
         loud = traces.open_trace(TENANT_RATIO * rate, total_s, lengths, mix, seed=seed + 1, tenant="loud")

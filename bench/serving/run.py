@@ -24,6 +24,7 @@ from traces import Lengths  # noqa: E402
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = {"exchange": exchange, "chunk": chunk, "fairness": fairness, "sweep": sweep}
 REPEATS = {"chunk": 3, "sweep": 3}
+OPEN_SECONDS = {"exchange": 100.0, "fairness": 200.0, "sweep": 40.0}
 
 
 def span(text: str) -> tuple[int, int]:
@@ -44,22 +45,26 @@ def parse(words: list[str]) -> argparse.Namespace:
     add("--adapters", type=int, default=2000)
     add("--device-adapters", type=int, default=16, help="as many fit on the device")
     add("--host-adapters", type=int, default=200, help="as many fit in host memory")
-    add("--prompt", type=span, default=(8, 16), help="tokens, from-to")
+    add("--prompt", type=span, help="tokens, from-to; default: 8-16, of fairness 96-160")
     add("--output", type=span, default=(2, 6), help="tokens, from-to")
     add("--clients", type=int, default=32, help="of a closed loop")
     add("--warmup", type=float, default=10.0, help="seconds of a run that do not count")
     add("--closed-seconds", type=float, default=60.0)
-    add("--open-seconds", type=float, default=100.0)
+    add("--open-seconds", type=float, help="default: 100, of fairness 200, of sweep 40")
     add("--min-loads", type=int, default=1000, help="a closed loop over all adapters goes on until it has more")
     add("--most-seconds", type=float, default=900.0, help="but not for longer")
-    add("--shares", default="0.25,0.5,0.7,0.8,0.9,1.0,1.1", help="of saturation: the rates of a sweep")
+    add("--shares", default="0.25,0.5,0.75,0.9,1.1", help="of saturation: the rates of a sweep")
     add("--repeats", type=int, help="default: 3, of chunk and sweep")
     add("--goal", default="0.5,0.05", help="goodput: seconds to the first token, mean seconds between tokens")
     add("--timeout", type=float, default=120.0, help="seconds after which an answer is given up")
     add("--check", type=int, default=4, help="answers of a run that are asked for again on the idle server")
     add("--seed", type=int, default=1)
     add("flags", nargs="*", help="after --: more flags for the server")
-    return parser.parse_args(words)
+    options = parser.parse_args(words)
+    options.prompt = options.prompt or ((96, 160) if options.part == "fairness" else (8, 16))
+    options.open_seconds = options.open_seconds or OPEN_SECONDS.get(options.part, 0.0)
+    options.repeats = options.repeats or REPEATS.get(options.part, 1)
+    return options
 
 
 def settings_of(options: argparse.Namespace) -> Settings:
@@ -75,7 +80,7 @@ def scale_of(options: argparse.Namespace) -> Scale:
     return Scale(num_adapters=options.adapters, device_adapters=options.device_adapters,
                  host_adapters=options.host_adapters, closed_s=options.closed_seconds, open_s=options.open_seconds,
                  min_loads=options.min_loads, most_s=options.most_seconds,
-                 repeats=options.repeats or REPEATS.get(options.part, 1),
+                 repeats=options.repeats,
                  shares=tuple(float(share) for share in options.shares.split(",")))
 
 
