@@ -121,12 +121,14 @@ class Bench:
         self._write_requests(name, done)
         others = [outcome for outcome in done.outcomes if not wait_for(outcome.planned)]
         counted = dataclasses.replace(done, outcomes=[each for each in done.outcomes if wait_for(each.planned)])
+        taken = {key: after[key] - before.get(key, 0.0) for key in after}
         record = {
             "part": self.part, "name": name, **about, **figures.summary(counted, settings.goal),
             "first_token_curve_s": figures.curve(counted, CURVE),
             "others": {"sent": len(others), "answered": sum(outcome.ok for outcome in others)},
             "checked": self._checked(server, counted.outcomes),
-            "server": {key: after[key] - before.get(key, 0.0) for key in after},
+            "server": taken,
+            "cores_of_others": figures.cores_of_others(taken, done.client_cpu_s),
             "flags": server.flags,
         }
         say(f"{name}: {in_short(record)}")
@@ -186,6 +188,8 @@ def in_short(record: dict) -> str:
              f"checked {record['checked']['same']}/{record['checked']['answers']}"]
     if record["errors"]:
         parts.append(f"errors {record['errors']}")
+    if record["cores_of_others"] > 0.1:
+        parts.append(f"{record['cores_of_others']:.2f} cores busy with something else")
     if record["client"]["held_up"]:
         parts.append("THE CLIENT ITSELF WAS HELD UP")
     return ", ".join(parts)

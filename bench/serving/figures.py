@@ -83,6 +83,12 @@ def summary(run: Run, goal: Goal) -> dict:
     }
 
 
+def cores_of_others(taken: dict[str, float], client_cpu_s: float) -> float:
+    """How many cores were busy with something else than the server and its client: near 0 where figures count."""
+    others_s = taken["machine_cpu_s"] - taken["cpu_s"] - client_cpu_s
+    return max(0.0, others_s) / max(taken["clock_s"], 1e-9)
+
+
 def client_lag(run: Run, due: list[Outcome]) -> dict:
     """`held_up`: the client, not the server, may be what was measured."""
     sent_late = percentiles(outcome.sent - outcome.due for outcome in due if outcome.sent > 0)

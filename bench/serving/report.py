@@ -74,7 +74,7 @@ def _three(figure: dict) -> str:
 
 RUN_HEAD = ["run", "adapters", "offered/s", "requests/s", "tokens/s", "first token p50 / p95 / p99, s",
             "between tokens, s", "end to end, s", "goodput/s", "errors", "loads", "disk MB", "checked",
-            "client late p99, ms"]
+            "client late p99, ms", "cores of others"]
 
 
 def _run_row(record: dict) -> list[str]:
@@ -88,7 +88,7 @@ def _run_row(record: dict) -> list[str]:
             str(sum(record["errors"].values())), f"{server.get('shoal_adapter_loads', 0):.0f}",
             "unknown" if disk is None else f"{disk / 1e6:.0f}",
             f"{record['checked']['same']} of {record['checked']['answers']}",
-            f"{1e3 * late:.1f}{' (held up)' if client['held_up'] else ''}"]
+            f"{1e3 * late:.1f}{' (held up)' if client['held_up'] else ''}", number(record["cores_of_others"])]
 
 
 def _runs(records: Records) -> list[dict]:

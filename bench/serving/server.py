@@ -83,7 +83,13 @@ class Server:
         return usage
 
     def counters(self) -> dict[str, float]:
-        return self.metrics() | self.usage()
+        return self.metrics() | self.usage() | {"machine_cpu_s": machine_cpu_s(), "clock_s": time.monotonic()}
+
+
+def machine_cpu_s() -> float:
+    """Seconds of CPU that all processes of the machine took since it started."""
+    user, nice, system, _, _, irq, softirq = map(int, Path("/proc/stat").read_text().split()[1:8])
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
 
 
 def help_of(binary: Path) -> str:

@@ -156,6 +156,12 @@ def test_goodput_asks_for_both_times():
     assert figures.is_good(answered(0.0, 0.4, tokens=1), goal)
 
 
+def test_cpu_of_others_is_what_neither_server_nor_client_took():
+    taken = {"machine_cpu_s": 20.0, "cpu_s": 12.0, "clock_s": 10.0}
+    assert figures.cores_of_others(taken, 1.0) == pytest.approx(0.7)
+    assert figures.cores_of_others(taken, 9.0) == 0.0
+
+
 def test_gaps_that_a_prompt_touches():
     stream = answered(0.0, 1.0, tokens=5, gap=1.0)  # at 1, 2, 3, 4, 5
     assert overlapping_gaps(stream, 2.5, 3.5) == [1.0, 1.0]
