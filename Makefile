@@ -16,7 +16,7 @@ export SHOAL_CACHE := $(CACHE)
 CARGO_PINS := $(shell sha256sum rust/text/Cargo.lock 2>/dev/null | cut -c1-12)
 CONFIGURE = -DSHOAL_CARGO_TARGET_DIR=$(CACHE)/cargo-$(CARGO_PINS) -DSHOAL_PYTHON=$(PYTHON)
 
-.PHONY: help setup setup-lint demo demo-smollm2 test build build-cuda bench models lint format format-check layers asan tsan fuzz clean
+.PHONY: help setup setup-lint demo demo-smollm2 test build build-cuda bench bench-serving models lint format format-check layers asan tsan fuzz clean
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -50,6 +50,11 @@ test: setup ## build everything, run every test, say what was skipped
 
 bench: build ## decode and prefill on the four families, against the rates of this machine
 	tools/bench.sh
+
+bench-serving: build ## the server under load, into docs/serving.md; PARTS="exchange chunk" SERVING_FLAGS="--adapters 200"
+	status=0; for part in $(PARTS); do $(PYTHON) bench/serving/run.py --binary build/shoal --part $$part \
+	  --docs docs/serving.md $(SERVING_FLAGS) || status=1; done; exit $$status
+PARTS ?= exchange chunk fairness sweep
 
 lint: setup-lint layers ## clang-tidy with our allow-list, on what changed since it last passed
 	cmake --preset release $(CONFIGURE)

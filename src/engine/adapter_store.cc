@@ -81,6 +81,11 @@ void AdapterStore::keep(const AdapterTicket& ticket) {
   tiers_.keep(ticket.id);
 }
 
+bool AdapterStore::arriving() const {
+  const std::lock_guard lock(mutex_);
+  return !uploads_rest_;
+}
+
 AdapterStats AdapterStore::stats() const {
   const std::lock_guard lock(mutex_);
   return {.tiers = tiers_.stats(), .load_seconds = load_seconds_};
@@ -88,6 +93,7 @@ AdapterStats AdapterStore::stats() const {
 
 // Whatever changed may be what a thread waits for; what changed for a request rings the scheduler.
 void AdapterStore::tell() {
+  uploads_rest_ = false;
   loads_.notify_all();
   uploads_.notify_all();
   if (std::exchange(told_news_, tiers_.num_news()) != tiers_.num_news()) wakeup_.notify();
@@ -104,6 +110,7 @@ std::optional<AdapterTiers::Move> AdapterStore::next_upload() {
   std::optional<AdapterTiers::Move> move = tiers_.next_upload();
   forget_evicted();
   if (told_news_ != tiers_.num_news()) tell();  // the first found no room
+  uploads_rest_ = !move.has_value();
   return move;
 }
 

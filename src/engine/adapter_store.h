@@ -44,6 +44,8 @@ class AdapterStore {
   Error error(const AdapterTicket& ticket) const;
   std::optional<PinnedAdapter> pin(const AdapterTicket& ticket);
   void release(const AdapterTicket& ticket);
+  // An upload is under way or about to be looked for.
+  bool arriving() const;
   // It is pinned, and will never be released.
   void keep(const AdapterTicket& ticket);
   // The weights of each pinned slot, null for the others. A pinned slot never moves.
@@ -84,6 +86,7 @@ class AdapterStore {
   AdapterTiers tiers_;
   std::unordered_map<AdapterTiers::Id, AdapterWeights> on_host_;
   std::vector<std::unique_ptr<AdapterWeights>> on_device_;  // by slot
+  bool uploads_rest_ = true;  // there was nothing to upload when it was looked for, and nothing changed since
   std::uint64_t told_news_ = 0;
   double load_seconds_ = 0.0;
 

@@ -11,6 +11,7 @@
 #include <latch>
 #include <vector>
 
+#include "core/test_patience.h"
 #include "lora/place_in.h"
 #include "ops/backends.h"
 #include "weights/safetensors.h"
@@ -135,6 +136,18 @@ TEST_F(AdapterStoreTest, LoadsOnceAndKeepsWhatIsPinned) {
   EXPECT_EQ(stats.tiers.device_adapters, 1) << "an unpinned adapter stays while there is room";
   EXPECT_EQ(stats.tiers.loads, 1);
   EXPECT_GT(stats.load_seconds, 0.0);
+}
+
+TEST_F(AdapterStoreTest, WhatLoadsIsNotAboutToArrive) {
+  folder_.add("one", 8);
+  FolderSource source(folder_.path(), std::chrono::milliseconds(300));
+  AdapterStore store(source, targets_, *backend_, wakeup_, kSmall);
+  const AdapterTicket ticket = want(store, "one");
+  EXPECT_TRUE(test::eventually([&] { return !store.arriving(); }));
+  EXPECT_EQ(store.state(ticket), TierState::kMoving) << "a load may take its time, and steps do not wait for it";
+  EXPECT_EQ(settled(store, ticket), TierState::kOnDevice);
+  EXPECT_TRUE(test::eventually([&] { return !store.arriving(); }));
+  store.release(ticket);
 }
 
 TEST_F(AdapterStoreTest, ARankCostsItsOwnBytes) {

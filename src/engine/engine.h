@@ -50,6 +50,8 @@ class Engine {
   // What lies at the adapter's source now, for want_adapter(); looks at files.
   virtual AdapterVersion adapter_version(const AdapterKey& key) const = 0;
   virtual AdapterStats adapter_stats() const = 0;
+  // Some adapter will be on the device within moments, or is about to be told that it finds no room.
+  virtual bool adapters_arriving() const = 0;
 };
 
 }  // namespace shoal

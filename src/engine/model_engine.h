@@ -74,6 +74,7 @@ class ModelEngine final : public Engine {
   void release_adapter(const AdapterTicket& ticket) override;
   AdapterVersion adapter_version(const AdapterKey& key) const override { return adapters_->version(key); }
   AdapterStats adapter_stats() const override { return adapters_->stats(); }
+  bool adapters_arriving() const override { return adapters_->arriving(); }
 
   // A pinned adapter that is never released: what it takes counts no more as room for others.
   void keep_adapter(const AdapterTicket& ticket) { adapters_->keep(ticket); }

@@ -43,6 +43,7 @@ class FakeEngine final : public Engine {
   std::optional<PinnedAdapter> pin_adapter(const AdapterTicket& ticket) override;
   void release_adapter(const AdapterTicket& ticket) override;
   AdapterVersion adapter_version(const AdapterKey& key) const override;
+  bool adapters_arriving() const override { return false; }  // each is there at once, or waits for a call
   AdapterStats adapter_stats() const override;
 
   // --- the test's side; any thread ---

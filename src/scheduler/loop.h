@@ -40,6 +40,8 @@ class Scheduler::Loop {
   // Takes the news, plans a step, runs it, sends what came of it. False where there was nothing to run: the next turn
   // is due when the Wakeup rings, or at the deadline. The first turn has news.
   bool turn(News news);
+  // After a turn that ran a step: whether there is news for the next one.
+  News look_for_news();
   // When the first of the requests that are here has had its time; none: no limit, or no requests.
   std::optional<std::chrono::steady_clock::time_point> deadline() const;
   void end_all();  // instead of the next turn: every stream ends now
@@ -83,6 +85,8 @@ class Scheduler::Loop {
   Clock::time_point last_progress_;
   Clock::time_point next_deadline_ = Clock::time_point::max();  // no later than the first that there is
   bool pins_released_ = false;                                  // since the adapter queue was walked
+  Clock::duration last_step_{};
+  bool pins_released_ = false;  // since the adapter queue was walked
 
   // Shared:
   mutable std::mutex mutex_;

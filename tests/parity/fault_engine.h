@@ -31,6 +31,7 @@ class FaultyEngine final : public Engine {
   void release_adapter(const AdapterTicket& ticket) override { right_.release_adapter(ticket); }
   AdapterVersion adapter_version(const AdapterKey& key) const override { return right_.adapter_version(key); }
   AdapterStats adapter_stats() const override { return right_.adapter_stats(); }
+  bool adapters_arriving() const override { return right_.adapters_arriving(); }
 
  private:
   Engine& right_;
