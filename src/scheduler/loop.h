@@ -84,7 +84,6 @@ class Scheduler::Loop {
   SchedulerStats counters_;
   Clock::time_point last_progress_;
   Clock::time_point next_deadline_ = Clock::time_point::max();  // no later than the first that there is
-  bool pins_released_ = false;                                  // since the adapter queue was walked
   Clock::duration last_step_{};
   bool pins_released_ = false;  // since the adapter queue was walked
 
