@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What only a machine with an NVIDIA GPU can check, in parts of under 8 minutes each. Builds nothing: the binaries come
 # from `make build-cuda`, or from a folder that holds them.
-#   tools/gpu_check.sh tests|sanitizer|bench|versus [FOLDER]
+#   tools/gpu_check.sh tests|sanitizer|bench|versus [FOLDER [flags of the script that the last two run]]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -33,7 +33,7 @@ case $part in
   bench | versus)
     shoal=$(find_binary shoal)
     script=$([ "$part" = bench ] && echo gpu_tables || echo gpu_versus)
-    timeout "$limit_s" python3 "tools/$script.py" --shoal "$shoal"
+    timeout "$limit_s" python3 "tools/$script.py" --shoal "$shoal" "${@:3}"
     ;;
   *)
     sed -n '2,4s/^# *//p' "$0" >&2

@@ -1,17 +1,20 @@
 """Hugging Face transformers and shoal on the same GPU, one after the other: bfloat16, sdpa, prompts and outputs of the
-same lengths, random weights of the same shapes. Prints a table of times and ratios.
+same lengths, random weights of the same shapes. Writes docs/gpu-versus.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import gc
 import json
 import statistics
 import time
+from pathlib import Path
 
 import torch
-from gpu_tables import CONFIGS, CONTEXT, bench, prompt_options
+import transformers
+from gpu_tables import CONFIGS, CONTEXT, ROOT, bench, commit_of_tree, prompt_options
 from transformers import AutoConfig, AutoModelForCausalLM
 
 MODELS = {"Falcon-7B": "falcon-7b", "Solar-10.7B": "solar-10.7b"}
@@ -60,6 +63,8 @@ def time_transformers(model: torch.nn.Module, batch: int) -> tuple[float, float]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shoal", required=True, help="the binary of make build-cuda")
+    parser.add_argument("--commit", default=commit_of_tree(), help="that the binary is of")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "gpu-versus.md")
     arguments = parser.parse_args()
     assert PROMPT == CONTEXT
     theirs = {}
@@ -70,7 +75,11 @@ def main() -> None:
         del model
         gc.collect()
         torch.cuda.empty_cache()
-    lines = ["| model | batch | prefill: transformers | shoal | times | a decode step: transformers | shoal | times |",
+    lines = ["# Beside Hugging Face transformers", "",
+             f"`tools/gpu_check.sh versus`, {datetime.date.today()}, commit {arguments.commit}, "
+             f"{torch.cuda.get_device_name()}, transformers {transformers.__version__}, torch {torch.__version__}: "
+             f"bfloat16, sdpa, prompts of {PROMPT} tokens, random weights, medians.", "",
+             "| model | batch | prefill: transformers | shoal | times | a decode step: transformers | shoal | times |",
              "|---|---|---|---|---|---|---|---|"]
     for name, config in MODELS.items():
         for batch in BATCHES:
@@ -80,6 +89,8 @@ def main() -> None:
             lines.append(f"| {name} | {batch} | {1e3 * their_prefill_s:.1f} ms | {1e3 * prefill_s:.1f} ms | "
                          f"{their_prefill_s / prefill_s:.2f} | {1e3 * their_step_s:.2f} ms | {1e3 * step_s:.2f} ms | "
                          f"{their_step_s / step_s:.2f} |")
+    lines.append("")
+    arguments.out.write_text("\n".join(lines))
     print("\n".join(lines))
 
 
