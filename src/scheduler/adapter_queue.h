@@ -27,6 +27,7 @@ class AdapterQueue {
   void take_ready(Clock::time_point now, std::int64_t room, Sequences& waiting);
 
   Sequences& sequences() { return sequences_; }  // first who runs first
+  const Sequences& sequences() const { return sequences_; }
 
  private:
   std::chrono::milliseconds cycle_time_;

@@ -40,6 +40,11 @@ class Scheduler::Loop {
   // is due when the Wakeup rings. The first turn has news.
   bool turn(News news);
   void end_all();  // instead of the next turn: every stream ends now
+  // What it has between two turns, for who checks that all of it balances. A request is in one of the three.
+  const Batch& batch() const { return batch_; }
+  const Sequences& queued() const { return adapter_queue_.sequences(); }
+  const Sequences& waiting() const { return waiting_; }
+  const Sequences& running() const { return batch_.running(); }
 
  private:
   using Clock = std::chrono::steady_clock;

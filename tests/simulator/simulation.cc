@@ -1,0 +1,230 @@
+#include "simulator/simulation.h"
+
+#include <gtest/gtest-spi.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "core/block_size.h"
+#include "scheduler/loop.h"
+#include "simulator/invariants.h"
+#include "simulator/reader.h"
+#include "simulator/simulated_engine.h"
+
+namespace shoal {
+namespace {
+
+EngineInfo engine_of(const Trace& trace) {
+  return {.model_family = "fake",
+          .dtype = "float32",
+          .device = "cpu/fake",
+          .vocab_size = kTraceVocabulary,
+          .max_positions = kTracePositions,
+          .num_blocks = trace.num_blocks,
+          .max_step_tokens = 256,
+          .max_sequences = trace.max_sequences,
+          .sliding_window = trace.sliding_window};
+}
+
+AdapterTierOptions tiers_of(const Trace& trace) {
+  return {.device_bytes = trace.device_units * BytePool::kAlignment,
+          .host_bytes = trace.host_units * BytePool::kAlignment,
+          .max_device_adapters = trace.max_device_adapters};
+}
+
+class Simulation {
+ public:
+  // `failures`: where failed expectations are gathered. Both outlive the simulation.
+  Simulation(const Trace& trace, const testing::TestPartResultArray& failures);
+  ~Simulation() { time_.forget_events(); }
+  Simulation(const Simulation&) = delete;
+  Simulation& operator=(const Simulation&) = delete;
+
+  void run();
+  SimulationCounts counts() const;
+
+ private:
+  static constexpr std::int64_t kMostTurns = 200'000;
+
+  SchedulerOptions options() const;
+  void submit(const TraceRequest& traced);
+  void check_refusal(const Reader& reader, const Error& error, std::int64_t num_open) const;
+  bool wait_for_news();
+  void check_permits() const;
+  void check_end() const;
+
+  const Trace& trace_;
+  const testing::TestPartResultArray& failures_;
+  VirtualTime time_;
+  Wakeup wakeup_;
+  FakeEngine fake_;
+  SimulatedEngine engine_;
+  std::vector<std::unique_ptr<Reader>> readers_;
+  std::int64_t num_accepted_ = 0;
+  Scheduler::Loop loop_;
+  Invariants invariants_;
+};
+
+Simulation::Simulation(const Trace& trace, const testing::TestPartResultArray& failures)
+    : trace_(trace),
+      failures_(failures),
+      fake_(engine_of(trace), wakeup_, tiers_of(trace)),
+      engine_(fake_, trace, time_),
+      loop_(engine_, wakeup_, nullptr, options()),
+      invariants_(loop_, fake_, engine_, trace, time_) {
+  for (const TraceRequest& traced : trace.requests) {
+    time_.after(VirtualTime::Duration(traced.arrival_us), [this, &traced] { submit(traced); });
+  }
+  for (const auto& [time_us, adapter] : trace.replacements) {
+    time_.after(VirtualTime::Duration(time_us),
+                [this, id = adapter_name(trace, adapter)] { fake_.replace_adapter(id); });
+  }
+}
+
+SchedulerOptions Simulation::options() const {
+  return {.max_batch_prefill_tokens = trace_.step_tokens,
+          .max_concurrent_requests = trace_.max_requests,
+          .adapter_cycle_time = std::chrono::milliseconds(trace_.cycle_ms),
+          .block_order = trace_.shuffled_blocks ? BlockOrder::kShuffled : BlockOrder::kAscending,
+          .prefix_caching = trace_.prefix_caching,
+          .now = [this] { return time_.now(); }};
+}
+
+void Simulation::submit(const TraceRequest& traced) {
+  const SchedulerStats stats = loop_.stats();
+  Reader& reader = *readers_.emplace_back(std::make_unique<Reader>(fake_, trace_, traced));
+  auto result = loop_.submit(reader.request(), [&reader] { reader.read(); });
+  if (!result.ok()) {
+    check_refusal(reader, result.error(), stats.queued + stats.running);
+    return;
+  }
+  ++num_accepted_;
+  reader.open(result.value());
+  if (traced.cancel_after_us >= 0) {
+    time_.after(VirtualTime::Duration(traced.cancel_after_us), [&reader] { reader.cancel(); });
+  }
+}
+
+void Simulation::check_refusal(const Reader& reader, const Error& error, std::int64_t num_open) const {
+  const std::int64_t num_tokens = std::ssize(reader.request().prompt_ids) + reader.request().max_new_tokens;
+  const bool never_fits = num_tokens > kTracePositions || blocks_for_tokens(num_tokens) > trace_.num_blocks;
+  const bool is_full = num_open >= trace_.max_requests;
+  EXPECT_TRUE(never_fits || is_full) << "refused: " << error.message;
+  EXPECT_EQ(error.code, never_fits ? ErrorCode::kValidation : ErrorCode::kOverloaded);
+}
+
+void Simulation::run() {
+  auto news = Scheduler::Loop::News::kRung;
+  for (std::int64_t turn = 0; turn < kMostTurns; ++turn) {
+    invariants_.begin_turn();
+    const bool worked = loop_.turn(news);
+    invariants_.end_turn();
+    check_permits();
+    if (failures_.size() > 0) return;
+    if (worked) {
+      news =
+          wakeup_.wait_for(std::chrono::milliseconds(0)) ? Scheduler::Loop::News::kRung : Scheduler::Loop::News::kNone;
+    } else if (wait_for_news()) {
+      news = Scheduler::Loop::News::kRung;
+    } else {
+      check_end();
+      return;
+    }
+  }
+  ADD_FAILURE() << "no end after " << kMostTurns << " turns";
+}
+
+// As the scheduler's thread sleeps: only a ring wakes it. False where none will come.
+bool Simulation::wait_for_news() {
+  while (!wakeup_.wait_for(std::chrono::milliseconds(0))) {
+    if (!time_.has_events()) return false;
+    time_.advance_to_next();
+  }
+  return true;
+}
+
+// A permit for each request that was accepted and has not ended.
+void Simulation::check_permits() const {
+  const SchedulerStats stats = loop_.stats();
+  const std::int64_t num_ended = stats.finished + stats.cancelled + stats.failed;
+  EXPECT_EQ(stats.queued + stats.running, num_accepted_ - num_ended) << "permits of requests that are gone";
+}
+
+void Simulation::check_end() const {
+  std::int64_t num_finished = 0, num_failed_rows = 0;
+  for (const auto& reader : readers_) {
+    if (!reader->accepted()) continue;
+    EXPECT_TRUE(reader->ended() || reader->cancelled()) << "a request waits and nothing will ever happen";
+    num_finished += reader->finished() ? 1 : 0;
+    num_failed_rows += reader->failed_with_its_step() ? 1 : 0;
+  }
+  const SchedulerStats stats = loop_.stats();
+  EXPECT_EQ(stats.finished, num_finished);
+  EXPECT_EQ(engine_.num_failed_rows(), num_failed_rows) << "a failed step fails its own rows, and each once";
+  EXPECT_EQ(stats.queued, 0);
+  EXPECT_EQ(stats.running, 0);
+  EXPECT_EQ(stats.used_blocks, 0);
+  EXPECT_EQ(fake_.num_pins(), 0);
+  EXPECT_EQ(fake_.adapter_stats().tiers.pinned_bytes, 0);
+}
+
+SimulationCounts Simulation::counts() const {
+  const SchedulerStats stats = loop_.stats();
+  const AdapterTierStats tiers = fake_.adapter_stats().tiers;
+  SimulationCounts counts{.requests = std::ssize(readers_),
+                          .refused = std::ssize(readers_) - num_accepted_,
+                          .finished = stats.finished,
+                          .cancelled = stats.cancelled,
+                          .failed = stats.failed,
+                          .tokens = stats.generated_tokens,
+                          .steps = stats.steps,
+                          .preemptions = stats.preemptions,
+                          .prefix_hits = stats.prefix.hits,
+                          .prefix_evictions = stats.prefix.evicted_blocks,
+                          .loads = tiers.loads,
+                          .failed_loads = tiers.failed_loads,
+                          .device_evictions = tiers.device_evictions,
+                          .host_evictions = tiers.host_evictions,
+                          .worst_wait_share = invariants_.worst_wait_share()};
+  for (const auto& reader : readers_) counts.digest = draw_of(counts.digest, reader->digest());
+  return counts;
+}
+
+}  // namespace
+
+void SimulationCounts::add(const SimulationCounts& other) {
+  requests += other.requests;
+  refused += other.refused;
+  finished += other.finished;
+  cancelled += other.cancelled;
+  failed += other.failed;
+  tokens += other.tokens;
+  steps += other.steps;
+  preemptions += other.preemptions;
+  prefix_hits += other.prefix_hits;
+  prefix_evictions += other.prefix_evictions;
+  loads += other.loads;
+  failed_loads += other.failed_loads;
+  device_evictions += other.device_evictions;
+  host_evictions += other.host_evictions;
+  worst_wait_share = std::max(worst_wait_share, other.worst_wait_share);
+  digest += other.digest;  // in any order
+}
+
+SimulationResult simulate(const Trace& trace) {
+  SimulationResult result;
+  testing::TestPartResultArray failures;
+  {
+    const testing::ScopedFakeTestPartResultReporter reporter(
+        testing::ScopedFakeTestPartResultReporter::INTERCEPT_ONLY_CURRENT_THREAD, &failures);
+    Simulation simulation(trace, failures);
+    simulation.run();
+    result.counts = simulation.counts();
+  }
+  if (failures.size() > 0) result.failure = failures.GetTestPartResult(0).message();
+  return result;
+}
+
+}  // namespace shoal
