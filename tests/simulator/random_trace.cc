@@ -54,8 +54,8 @@ struct Traffic {
 };
 
 void draw_sizes(Draws& draws, Trace& trace) {
-  trace.num_blocks = draws.percent(60) ? draws.between(8, 20) : draws.between(20, 100);
-  trace.step_tokens = draws.one_of<std::int64_t>({3, 8, 16, 32, 64, 128});
+  trace.num_blocks = draws.percent(60) ? draws.between(8, 16) : draws.between(16, 80);
+  trace.step_tokens = draws.one_of<std::int64_t>({3, 16, 32, 64, 128});
   trace.max_sequences = draws.between(2, 8);
   if (draws.percent(35)) trace.sliding_window = draws.one_of<std::int64_t>({5, 16, 20, 32, 48});
   trace.prefix_caching = draws.percent(60);
@@ -75,13 +75,13 @@ void draw_sizes(Draws& draws, Trace& trace) {
 
 Traffic draw_traffic(Draws& draws) {
   return {.num_requests = draws.between(25, 110),
-          .gap_us = draws.one_of<std::int64_t>({0, 500, 2000, 6000, 20000}),
+          .gap_us = draws.one_of<std::int64_t>({0, 500, 2000, 5000, 15000}),
           .num_adapters = draws.one_of<std::int64_t>({1, 3, 10, 100, 10000}),
           .is_zipf = draws.percent(70),
           .base_percent = draws.one_of<std::int64_t>({0, 20, 100, 50}),
-          .most_shared_tokens = draws.one_of<std::int64_t>({0, 40, 80}),
+          .most_shared_tokens = draws.one_of<std::int64_t>({0, 60, 100}),
           .most_own_tokens = draws.one_of<std::int64_t>({4, 20, 60}),
-          .most_new_tokens = draws.one_of<std::int64_t>({4, 20, 40}),
+          .most_new_tokens = draws.one_of<std::int64_t>({4, 20, 50, 100}),
           .cancel_percent = draws.one_of<std::int64_t>({0, 10, 40}),
           .penalty_percent = draws.one_of<std::int64_t>({0, 30}),
           .num_tenants = draws.one_of<std::int64_t>({1, 1, 3}),
@@ -130,7 +130,7 @@ void draw_oddity(Draws& draws, TraceRequest& request) {
 TraceRequest draw_request(Draws& draws, const Traffic& traffic) {
   TraceRequest request;
   request.adapter = draw_adapter(draws, traffic);
-  if (traffic.most_shared_tokens > 0 && draws.percent(60)) {
+  if (traffic.most_shared_tokens > 0 && draws.percent(75)) {
     request.shared_text = draws.below(3);
     request.shared_tokens = draws.below(traffic.most_shared_tokens + 1);
   }

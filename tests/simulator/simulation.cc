@@ -23,7 +23,7 @@ EngineInfo engine_of(const Trace& trace) {
           .vocab_size = kTraceVocabulary,
           .max_positions = kTracePositions,
           .num_blocks = trace.num_blocks,
-          .max_step_tokens = 256,
+          .max_step_tokens = trace.step_tokens,
           .max_sequences = trace.max_sequences,
           .sliding_window = trace.sliding_window};
 }
