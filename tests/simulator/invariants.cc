@@ -18,14 +18,17 @@ std::int64_t units_of(const std::string& adapter) { return adapter.starts_with("
 }  // namespace
 
 VirtualTime::Duration longest_first_wait(const Trace& trace) {
-  std::int64_t most_tokens = 0;
+  // Of the first, beside others that decode.
+  const std::int64_t chunk = trace.step_tokens - max_running(trace) + 1;
+  std::int64_t most_steps = 0;
   for (const TraceRequest& request : trace.requests) {
     const std::int64_t tokens = request.shared_tokens + request.own_tokens + request.max_new_tokens;
-    if (blocks_for_tokens(tokens) <= trace.num_blocks) most_tokens = std::max(most_tokens, tokens);
+    if (blocks_for_tokens(tokens) > trace.num_blocks || tokens > kTracePositions) continue;
+    most_steps = std::max(most_steps, (tokens + chunk - 1) / chunk + request.max_new_tokens);
   }
-  const VirtualTime::Duration group = max_running(trace) * most_tokens * SimulatedEngine::longest_step(trace);
-  return std::chrono::milliseconds(trace.cycle_ms) + VirtualTime::Duration(2 * trace.load_us + 3 * trace.upload_us) +
-         3 * group;
+  const VirtualTime::Duration group = max_running(trace) * most_steps * SimulatedEngine::longest_step(trace);
+  return std::chrono::milliseconds(trace.cycle_ms) +
+         std::chrono::microseconds(2 * trace.load_us + 3 * trace.upload_us) + 3 * group;
 }
 
 Invariants::Invariants(const Scheduler::Loop& loop, const FakeEngine& engine, const SimulatedEngine& simulated,
@@ -165,7 +168,7 @@ void Invariants::check_first() {
   const auto waited = std::chrono::duration_cast<VirtualTime::Duration>(time_.now() - first_since_);
   worst_wait_share_ =
       std::max(worst_wait_share_, static_cast<double>(waited.count()) / static_cast<double>(longest_wait_.count()));
-  EXPECT_LE(waited.count(), longest_wait_.count()) << "microseconds that the first of all waits: it starves";
+  EXPECT_LE(waited.count(), longest_wait_.count()) << "nanoseconds that the first of all waits: it starves";
 }
 
 }  // namespace shoal

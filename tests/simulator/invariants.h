@@ -16,8 +16,9 @@ namespace shoal {
 // - its adapter: loads and an upload that are under way, its own, and the cycle time in which others may pass it,
 // - room for the adapter: those that are pinned when the cycle ends,
 // - blocks: those that run when its adapter is there.
-// Each of the three groups is as many as may run at most, which at worst run one after another, a token a step. Every
-// request becomes the first, so a request waits no longer than that many times for each one before it.
+// Each of the three groups is as many as may run at most, which at worst run one after another: their text in chunks
+// again, then a token a step. Every request becomes the first, so a request waits no longer than that many times for
+// each one before it.
 VirtualTime::Duration longest_first_wait(const Trace& trace);
 
 class Invariants {

@@ -41,7 +41,8 @@ struct Traffic {
   std::int64_t num_requests = 0;
   std::int64_t gap_us = 0;  // mean
   std::int64_t num_adapters = 1;
-  bool is_zipf = true;  // else all adapters are asked for alike
+  std::int64_t num_hot_adapters = 0;  // that nearly all requests ask for, 0: none
+  bool is_zipf = true;                // else all adapters are asked for alike
   std::int64_t base_percent = 0;
   std::int64_t most_shared_tokens = 0;
   std::int64_t most_own_tokens = 1;
@@ -89,25 +90,27 @@ Traffic draw_traffic(Draws& draws) {
           .odd_percent = draws.one_of<std::int64_t>({0, 20})};
 }
 
-// Few hot adapters that fill the device without a pause, and now and then one that is cold.
+// Hot adapters that fill the device without a pause, and now and then one that is cold.
 Traffic draw_hot_traffic(Draws& draws, Trace& trace) {
-  trace.device_units = draws.between(1, 3);
-  trace.max_sequences = draws.between(2, 4);
+  trace.device_units = draws.between(1, 2);
+  trace.max_sequences = draws.between(3, 4);
   trace.num_blocks = 40;
-  trace.step_tokens = draws.one_of<std::int64_t>({8, 16, 32});
+  trace.step_tokens = draws.one_of<std::int64_t>({16, 32});
   trace.cycle_ms = draws.one_of<std::int64_t>({5, 10});
   trace.load_us = trace.upload_us = 500;
   trace.big_every = trace.broken_every = trace.fail_percent = 0;
-  return {.num_requests = draws.between(150, 250),
-          .gap_us = draws.between(1200, 4000),
-          .num_adapters = trace.device_units + 1,
+  return {.num_requests = draws.between(200, 350),
+          .gap_us = draws.between(800, 1600),
+          .num_adapters = trace.device_units + 3,
+          .num_hot_adapters = trace.device_units,
           .base_percent = draws.one_of<std::int64_t>({0, 20}),
           .most_own_tokens = 4,
-          .most_new_tokens = 5};
+          .most_new_tokens = 6};
 }
 
 std::int64_t draw_adapter(Draws& draws, const Traffic& traffic) {
   if (draws.percent(traffic.base_percent)) return -1;
+  if (traffic.num_hot_adapters > 0 && draws.percent(95)) return draws.below(traffic.num_hot_adapters);
   if (!traffic.is_zipf) return draws.below(traffic.num_adapters);
   // Zipf's law of exponent 1, by the inverse of its continuous form.
   const auto rank = static_cast<std::int64_t>(std::pow(static_cast<double>(traffic.num_adapters) + 1.0, draws.unit()));

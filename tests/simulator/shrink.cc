@@ -93,15 +93,11 @@ class Shrinker {
     }
   }
 
-  // Half as much, and one less, as long as that fails.
+  // By a half, a quarter, ... by one, as long as that fails.
   template <typename Struct, typename Set>
   void lessen(std::int64_t Struct::* member, const Struct& value, const Set& set) {
-    for (const bool halve : {true, false}) {
-      std::int64_t before = value.*member + 1;
-      while (value.*member > 1 && value.*member < before) {
-        before = value.*member;
-        set(halve ? before / 2 : before - 1);
-      }
+    for (std::int64_t step = value.*member / 2; step > 0; step /= 2) {
+      if (value.*member - step >= 1) set(value.*member - step);
     }
   }
 

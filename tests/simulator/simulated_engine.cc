@@ -5,7 +5,8 @@
 namespace shoal {
 namespace {
 
-constexpr VirtualTime::Duration kStep{1000}, kStepToken{10}, kCall{1};
+constexpr std::chrono::microseconds kStep{1000}, kStepToken{10};
+constexpr std::chrono::nanoseconds kCall{100};
 constexpr std::uint64_t kMoveDraws = 0x10ad;
 
 // The adapter's number is the end of its name.
@@ -19,7 +20,8 @@ SimulatedEngine::SimulatedEngine(FakeEngine& fake, const Trace& trace, VirtualTi
 }
 
 VirtualTime::Duration SimulatedEngine::longest_step(const Trace& trace) {
-  return kStep + trace.step_tokens * kStepToken + 4 * std::ssize(trace.requests) * kCall;
+  // Each request that waits is looked at twice at most, each that runs makes a few calls as it comes and goes.
+  return kStep + trace.step_tokens * kStepToken + (2 * std::ssize(trace.requests) + 4 * trace.max_sequences) * kCall;
 }
 
 const StepResult& SimulatedEngine::step(const StepPlan& plan) {
@@ -61,7 +63,7 @@ void SimulatedEngine::begin_move(const FakeEngine::HeldMove& move) {
   const bool is_load = move.kind == FakeEngine::HeldMove::Kind::kLoad;
   const std::uint64_t drawn = draw_of(kMoveDraws, num_moves_++);
   const std::int64_t longest_us = is_load ? trace_.load_us : trace_.upload_us;
-  const VirtualTime::Duration duration((longest_us + static_cast<std::int64_t>(drawn % 4) * longest_us) / 4);
+  const std::chrono::microseconds duration((longest_us + static_cast<std::int64_t>(drawn % 4) * longest_us) / 4);
   const bool fails = (is_load && is_broken(trace_, number_of(move.adapter))) ||
                      static_cast<std::int64_t>((drawn >> 8) % 100) < trace_.fail_percent;
   time_.after(duration, [this, move, fails] {

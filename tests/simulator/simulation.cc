@@ -75,10 +75,10 @@ Simulation::Simulation(const Trace& trace, const testing::TestPartResultArray& f
       loop_(engine_, wakeup_, nullptr, options()),
       invariants_(loop_, fake_, engine_, trace, time_) {
   for (const TraceRequest& traced : trace.requests) {
-    time_.after(VirtualTime::Duration(traced.arrival_us), [this, &traced] { submit(traced); });
+    time_.after(std::chrono::microseconds(traced.arrival_us), [this, &traced] { submit(traced); });
   }
   for (const auto& [time_us, adapter] : trace.replacements) {
-    time_.after(VirtualTime::Duration(time_us),
+    time_.after(std::chrono::microseconds(time_us),
                 [this, id = adapter_name(trace, adapter)] { fake_.replace_adapter(id); });
   }
 }
@@ -103,7 +103,7 @@ void Simulation::submit(const TraceRequest& traced) {
   ++num_accepted_;
   reader.open(result.value());
   if (traced.cancel_after_us >= 0) {
-    time_.after(VirtualTime::Duration(traced.cancel_after_us), [&reader] { reader.cancel(); });
+    time_.after(std::chrono::microseconds(traced.cancel_after_us), [&reader] { reader.cancel(); });
   }
 }
 

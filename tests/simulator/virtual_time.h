@@ -13,10 +13,9 @@ namespace shoal {
 class VirtualTime {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
-  using Duration = std::chrono::microseconds;
+  using Duration = std::chrono::nanoseconds;
 
   TimePoint now() const { return now_; }
-  std::int64_t now_us() const { return std::chrono::duration_cast<Duration>(now_ - kBegin).count(); }
   void after(Duration delay, std::function<void()> event) { events_.emplace(now_ + delay, std::move(event)); }
   // What is due meanwhile happens, each at its own time; of those due at once, the one that was asked for first.
   void advance(Duration duration) {
