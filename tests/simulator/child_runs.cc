@@ -40,7 +40,9 @@ Child start(const Trace& trace) {
   ::close(ends[0]);
   ::dup2(ends[1], STDERR_FILENO);
   ::alarm(kMostSeconds);
-  const SimulationResult result = simulate(trace);
+  // An exception stops the child: caught further up, it would go on as its parent.
+  const auto run = [&trace]() noexcept { return simulate(trace); };
+  const SimulationResult result = run();
   std::string bytes(sizeof(SimulationCounts), '\0');
   std::memcpy(bytes.data(), &result.counts, sizeof(SimulationCounts));
   bytes = result.failure + bytes;

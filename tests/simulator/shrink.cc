@@ -67,6 +67,7 @@ class Shrinker {
       reset(&TraceRequest::adapter);
       reset(&TraceRequest::shared_text);
       reset(&TraceRequest::own_text);
+      if (trace_.requests[i].own_tokens > 0) reset(&TraceRequest::shared_tokens);
       if (trace_.requests[i].shared_tokens == 0 || trace_.requests[i].own_tokens > 1) reset(&TraceRequest::own_tokens);
       for (auto member : {&TraceRequest::shared_tokens, &TraceRequest::max_new_tokens, &TraceRequest::own_tokens,
                           &TraceRequest::arrival_us, &TraceRequest::cancel_after_us}) {
