@@ -33,6 +33,8 @@ struct BenchOptions {
   std::int64_t adapters = 0;
   std::int64_t rank = 16;
   std::string targets = "all";
+  bool base_rows = false;
+  bool graph_time = false;
   std::string json_path;
 };
 
@@ -48,6 +50,7 @@ Timing summarize(std::vector<double> samples) {
 
 class BenchRun {
  public:
+  // Rows take `adapters` in turns, or none.
   BenchRun(const BenchOptions& options, Session& session, std::vector<std::int32_t> adapters)
       : options_(options), engine_(session.engine()), adapters_(std::move(adapters)) {
     for (std::int32_t target = 0; target < engine_.lora_targets().size(); ++target) {
@@ -88,18 +91,36 @@ class BenchRun {
     fill_context(batch);
     std::vector<double> samples;
     for (std::int64_t step = -2; step < options_.new_tokens * options_.repeat; ++step) {
-      plan_.clear();
-      for (std::int64_t i = 0; i < batch; ++i) add_decode_row(i);
-      const auto start = std::chrono::steady_clock::now();
-      engine_.step(plan_);
-      const std::chrono::duration<double> elapsed_s = std::chrono::steady_clock::now() - start;
-      if (step >= 0) samples.push_back(elapsed_s.count());  // two steps warm up
+      const double seconds = decode_step(batch);
+      if (step >= 0) samples.push_back(seconds);  // two steps warm up
     }
     return summarize(std::move(samples));
   }
 
+  // Seconds of the wall and of the device's graphs alone, over as many steps. After time_decode.
+  struct Shares {
+    double wall_s = 0.0, graphs_s = 0.0;
+  };
+  Shares time_graphs(std::int64_t batch) {
+    GraphCache& graphs = *engine_.graphs();
+    graphs.time_launches();
+    const double graphs_before = graphs.device_seconds();
+    const auto start = std::chrono::steady_clock::now();
+    for (std::int64_t step = 0; step < options_.new_tokens * options_.repeat; ++step) decode_step(batch);
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+    return {.wall_s = elapsed.count(), .graphs_s = graphs.device_seconds() - graphs_before};
+  }
+
  private:
   std::int64_t blocks_per_sequence() const { return blocks_for_tokens(options_.context + 1); }
+
+  double decode_step(std::int64_t batch) {
+    plan_.clear();
+    for (std::int64_t i = 0; i < batch; ++i) add_decode_row(i);
+    const auto start = std::chrono::steady_clock::now();
+    engine_.step(plan_);
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
 
   double prefill(std::int64_t tokens, std::int64_t prompts) {
     const auto start = std::chrono::steady_clock::now();
@@ -189,6 +210,13 @@ nlohmann::json decode_json(BenchRun& run, const BenchOptions& options, const Mac
                {"bytes", bytes},
                {"gb_per_s", gb_s},
                {"share_of_read", gb_s / rates.read_gb_s}});
+  if (options.graph_time) {
+    const BenchRun::Shares shares = run.time_graphs(batch);
+    const double outside = 1 - shares.graphs_s / shares.wall_s;
+    fmt::print("  over {} steps {:.2f} ms, their graphs {:.2f} ms on the device: {:.1f} % of the time outside\n",
+               options.new_tokens * options.repeat, shares.wall_s * 1e3, shares.graphs_s * 1e3, 100 * outside);
+    json.update({{"wall_s", shares.wall_s}, {"graphs_s", shares.graphs_s}, {"share_outside_graphs", outside}});
+  }
   return json;
 }
 
@@ -265,7 +293,10 @@ int run_bench(BenchOptions& options) {
   Session session(options.model, source, sizes);
   if (options.adapters > 0) say(fmt::format("writing and loading {} adapters", options.adapters));
   const BenchAdapters adapters(session, {.count = options.adapters, .rank = options.rank, .targets = options.targets});
-  BenchRun run(options, session, adapters.slots());
+  if (options.graph_time && session.engine().graphs() == nullptr) {
+    throw UsageError("--graph-time needs a device with graphs: --device cuda");
+  }
+  BenchRun run(options, session, options.base_rows ? std::vector<std::int32_t>() : adapters.slots());
   fmt::print("{}: {}, {} weights, {:.3f} GB read a step, {} adapters of rank {} on {}\n", options.model.model_id,
              session.engine().info().device, session.engine().info().dtype, run.weight_bytes() / 1e9, options.adapters,
              options.rank, options.targets);
@@ -283,7 +314,8 @@ int run_bench(BenchOptions& options) {
                          {"decode", nlohmann::json::array()}};
   for (const std::int64_t batch : batches) {
     say(fmt::format("timing decode, batch {}", batch));
-    json["decode"].push_back(decode_json(run, options, rates, batch, adapters.bytes_read(batch)));
+    json["decode"].push_back(
+        decode_json(run, options, rates, batch, options.base_rows ? 0.0 : adapters.bytes_read(batch)));
   }
   if (options.prompt_len > 0) {
     say(fmt::format("timing prefill of {} tokens", options.prompt_len));
@@ -327,6 +359,9 @@ Command add_bench_command(CLI::App& app) {
   command->add_option("--targets", options->targets, "all linear layers but the head, or qkv")
       ->check(CLI::IsMember({"all", "qkv"}))
       ->capture_default_str();
+  command->add_flag("--base-rows", options->base_rows, "the adapters are loaded, but no row uses one");
+  command->add_flag("--graph-time", options->graph_time,
+                    "also the share of decode steps that lies outside CUDA graphs");
   command->add_option("--json", options->json_path, "file for the figures");
   return [options] { return run_bench(*options); };
 }

@@ -67,6 +67,13 @@ class SignalWatch {
   std::thread thread_;
 };
 
+void log_memory(const MemoryPlan& plan) {
+  const auto gib = [](std::int64_t bytes) { return static_cast<double>(bytes) / 0x1p30; };
+  spdlog::info("memory: {:.2f} GiB of weights, {:.2f} GiB for adapters, {:.2f} GiB of cache{}", gib(plan.weight_bytes),
+               gib(plan.adapter_bytes), gib(plan.cache_bytes),
+               plan.left_bytes > 0 ? fmt::format(", {:.2f} GiB left for steps and graphs", gib(plan.left_bytes)) : "");
+}
+
 struct ServeOptions {
   ModelOptions model;
   ServerOptions server;
@@ -83,6 +90,10 @@ struct ServeOptions {
   double adapter_cycle_time_s = 2.0;
   std::vector<std::string> preloaded_adapter_ids;
   bool prefix_caching = false;
+  std::int64_t max_queue = -1;
+  std::int64_t max_requests_per_tenant = 0;
+  double request_timeout_s = 0.0;
+  std::vector<std::string> tenant_api_keys;
   std::string tokenizer_config_path;
   bool json_output = false;
 };
@@ -116,6 +127,49 @@ void add_limits(CLI::App& command, ServeOptions& options) {
       .add_flag("--prefix-caching", options.prefix_caching,
                 "texts that begin alike, under one adapter, are computed once while their cache blocks last")
       ->envname("PREFIX_CACHING");
+}
+
+void add_admission_flags(CLI::App& command, ServeOptions& options) {
+  command.add_option("--api-key", options.server.api_key, "bearer token that every generation must carry")
+      ->check(some_text())
+      ->envname("API_KEY");
+  command
+      .add_option("--tenant-api-key", options.tenant_api_keys,
+                  "TENANT=KEY: a bearer token that speaks for one tenant; may be repeated")
+      ->envname("TENANT_API_KEY")
+      ->allow_extra_args(false)
+      ->check(some_text());
+  command
+      .add_option("--max-queue", options.max_queue, "requests that wait for their start; beyond: 429 (default: any)")
+      ->envname("MAX_QUEUE")
+      ->check(at_least(0));
+  command
+      .add_option("--max-requests-per-tenant", options.max_requests_per_tenant,
+                  "requests of one tenant, running and queued; beyond: 429 (default: any)")
+      ->envname("MAX_REQUESTS_PER_TENANT")
+      ->check(at_least(1));
+  command
+      .add_option("--request-timeout", options.request_timeout_s,
+                  "seconds until an answer must be whole, its wait included; then 504 (default: any)")
+      ->envname("REQUEST_TIMEOUT")
+      ->check(CLI::Range(0.001, 1e6));
+}
+
+// TENANT=KEY, up to the first '='.
+std::vector<TenantApiKey> parse_tenant_keys(const ServeOptions& options) {
+  std::vector<TenantApiKey> keys;
+  for (const std::string& text : options.tenant_api_keys) {
+    const std::size_t mark = text.find('=');
+    if (mark == std::string::npos || mark == 0 || mark + 1 == text.size()) {
+      throw UsageError("--tenant-api-key: expected TENANT=KEY");  // not what was found: it may hold the secret
+    }
+    TenantApiKey added{.tenant = text.substr(0, mark), .key = text.substr(mark + 1)};
+    const bool taken = added.key == options.server.api_key ||
+                       std::any_of(keys.begin(), keys.end(), [&](const auto& each) { return each.key == added.key; });
+    if (taken) throw UsageError(fmt::format("--tenant-api-key: the key of tenant '{}' is given twice", added.tenant));
+    keys.push_back(std::move(added));
+  }
+  return keys;
 }
 
 void add_adapter_flags(CLI::App& command, ServeOptions& options) {
@@ -199,6 +253,7 @@ int run_serve(ServeOptions& options) {
   if (options.json_output) spdlog::set_formatter(make_json_formatter());
   SignalWatch signals;
   std::signal(SIGPIPE, SIG_IGN);
+  options.server.tenant_api_keys = parse_tenant_keys(options);
   const ModelInfo model = read_model(options.model);
   const std::unique_ptr<Tokenizer> tokenizer = Tokenizer::load(options.model.model_id);
   const ChatTemplate chat_template = ChatTemplate::load(options.model.model_id, options.tokenizer_config_path);
@@ -225,6 +280,7 @@ int run_serve(ServeOptions& options) {
   spdlog::info("{} on {}: {} weights, {:.2f} GiB cache of {} tokens, steps of up to {} tokens", model.name, info.device,
                info.dtype, static_cast<double>(engine.kv_cache_bytes()) / 0x1p30, info.num_blocks * kBlockSize,
                info.max_step_tokens);
+  log_memory(engine.memory_plan());
   for (const std::string& id : options.preloaded_adapter_ids) session.keep_adapter({.id = id});
   const AdapterTierStats tiers = engine.adapter_stats().tiers;
   spdlog::info("adapters: {:.2f} GiB on the device, {} kept there, {:.2f} GiB in host memory",
@@ -235,6 +291,10 @@ int run_serve(ServeOptions& options) {
       engine, session.wakeup(), tokenizer.get(),
       {.max_batch_prefill_tokens = info.max_step_tokens,
        .max_concurrent_requests = options.server.max_concurrent_requests,
+       .max_queue = options.max_queue < 0 ? std::nullopt : std::optional(options.max_queue),
+       .max_requests_per_tenant =
+           options.max_requests_per_tenant == 0 ? std::nullopt : std::optional(options.max_requests_per_tenant),
+       .request_timeout = std::chrono::milliseconds(static_cast<std::int64_t>(options.request_timeout_s * 1e3)),
        .max_total_tokens = limits.max_total_tokens,
        .adapter_cycle_time = std::chrono::milliseconds(static_cast<std::int64_t>(options.adapter_cycle_time_s * 1e3)),
        .block_order = block_order_from_environment(),
@@ -275,11 +335,9 @@ Command add_serve_command(CLI::App& app) {
                    "file to read in place of the model's tokenizer_config.json")
       ->check(CLI::ExistingFile)
       ->envname("TOKENIZER_CONFIG_PATH");
-  command->add_option("--api-key", options->server.api_key, "bearer token that every generation must carry")
-      ->check(some_text())
-      ->envname("API_KEY");
   command->add_flag("--json-output", options->json_output, "log in JSON")->envname("JSON_OUTPUT");
   add_limits(*command, *options);
+  add_admission_flags(*command, *options);
   add_adapter_flags(*command, *options);
   return [options] { return run_serve(*options); };
 }

@@ -8,14 +8,17 @@
 
 namespace shoal {
 
-// A request's place in the queue: higher priority first, then order of submission.
+// A request's place in the queue: higher priority first, then the rounds in which tenants take turns, then the order of
+// submission.
 struct QueuePlace {
   std::int32_t priority = 0;
+  std::int64_t round = 0;
   std::int64_t arrival = 0;
 
   bool operator==(const QueuePlace&) const = default;
   bool operator<(const QueuePlace& other) const {
-    return priority != other.priority ? priority > other.priority : arrival < other.arrival;
+    if (priority != other.priority) return priority > other.priority;
+    return round != other.round ? round < other.round : arrival < other.arrival;
   }
 };
 

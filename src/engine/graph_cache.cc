@@ -27,7 +27,11 @@ void GraphCache::run(Stream stream, const GraphKey& key, const std::function<voi
     }
     entry->second = backend_.end_capture(stream);
   }
-  backend_.launch(entry->second, stream);
+  if (timed_) {
+    device_seconds_ += backend_.timed_launch(entry->second, stream);
+  } else {
+    backend_.launch(entry->second, stream);
+  }
 }
 
 void GraphCache::clear() {

@@ -36,11 +36,17 @@ class GraphCache {
   // Queues on `stream` what `step` queues.
   void run(Stream stream, const GraphKey& key, const std::function<void()>& step);
 
+  // For measurements: from now on each graph is waited for, and what the device spent on it is added up.
+  void time_launches() { timed_ = true; }
+  double device_seconds() const { return device_seconds_; }
+
  private:
   void clear();
 
   const Backend& backend_;
   std::map<GraphKey, Graph> graphs_;  // without a handle: seen once
+  bool timed_ = false;
+  double device_seconds_ = 0.0;
 };
 
 }  // namespace shoal

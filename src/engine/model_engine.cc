@@ -177,6 +177,13 @@ void ModelEngine::make_cache(const EngineOptions& options) {
   }
 }
 
+MemoryPlan ModelEngine::memory_plan() const {
+  return {.weight_bytes = weight_bytes_,
+          .adapter_bytes = adapters_->stats().tiers.device_limit_bytes,
+          .cache_bytes = kv_cache_->num_bytes(),
+          .left_bytes = backend_.free_memory_bytes()};
+}
+
 const StepResult& ModelEngine::step(const StepPlan& plan) {
   step_may_run_ = backend_.device() != DeviceKind::kCpu;
   edit_cache(plan);

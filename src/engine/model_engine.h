@@ -49,6 +49,14 @@ struct EngineOptions {
   AdapterRoom min_adapters = {};
 };
 
+// What lies in the device's memory, or the host's, from the start on.
+struct MemoryPlan {
+  std::int64_t weight_bytes = 0;
+  std::int64_t adapter_bytes = 0;
+  std::int64_t cache_bytes = 0;
+  std::int64_t left_bytes = 0;  // of a device, for the scratch of steps and for graphs; 0 on a host
+};
+
 class ModelEngine final : public Engine {
  public:
   // Loads the model. `backend`, `adapter_source` and `wakeup` outlive the engine. Throws StartError.
@@ -74,6 +82,8 @@ class ModelEngine final : public Engine {
   const LoraTargets& lora_targets() const { return lora_targets_; }
   std::int64_t weight_bytes() const { return weight_bytes_; }
   std::int64_t kv_cache_bytes() const { return kv_cache_->num_bytes(); }
+  MemoryPlan memory_plan() const;
+  GraphCache* graphs() { return graphs_.get(); }  // null where the backend has none; for measurements
 
  private:
   void load(const EngineOptions& options, const ConfigReader& config);

@@ -42,13 +42,22 @@ void Attention::attend(Context& ctx, const ForwardInput& in, const Tensor& qkv, 
     ops::head_layer_norm(ctx, qk_norm_->query_weight.values, qk_norm_->epsilon, query);
     ops::head_layer_norm(ctx, qk_norm_->key_weight.values, qk_norm_->epsilon, key);
   }
-  if (options_.rotary != nullptr) {
-    options_.rotary->apply(ctx, in.position_ids, query);
-    options_.rotary->apply(ctx, in.position_ids, key);
-  }
-  write_cache(ctx, in, key, value);
-
   const LayerCache& cache = in.kv_cache[static_cast<std::size_t>(options_.layer)];
+  // Our engine writes every token and frees blocks that fall out of a window after the step.
+  CHECK(!in.prefill_cache_indices.defined());
+  if (options_.rotary != nullptr) {
+    ops::rotary_write_cache(ctx, {.query = query,
+                                  .key = key,
+                                  .value = value,
+                                  .positions = in.position_ids,
+                                  .cos_sin = options_.rotary->cos_sin(),
+                                  .style = options_.rotary->style(),
+                                  .slots = in.slots,
+                                  .key_cache = cache.key,
+                                  .value_cache = cache.value});
+  } else {
+    ops::write_cache(ctx, key, value, in.slots, cache.key, cache.value);
+  }
   const AttentionInput attention{.query = query,
                                  .key_cache = cache.key,
                                  .value_cache = cache.value,
@@ -58,13 +67,6 @@ void Attention::attend(Context& ctx, const ForwardInput& in, const Tensor& qkv, 
                                  .sliding_window = options_.sliding_window,
                                  .alibi_slopes = options_.alibi_slopes != nullptr ? *options_.alibi_slopes : Tensor()};
   ops::attention(ctx, attention, out.with_row_shape({options_.heads, options_.head_dim}));
-}
-
-void Attention::write_cache(Context& ctx, const ForwardInput& in, const Tensor& key, const Tensor& value) const {
-  const LayerCache& cache = in.kv_cache[static_cast<std::size_t>(options_.layer)];
-  // Our engine writes every token and frees blocks that fall out of a window after the step.
-  CHECK(!in.prefill_cache_indices.defined());
-  ops::write_cache(ctx, key, value, in.slots, cache.key, cache.value);
 }
 
 std::vector<float> alibi_slopes(std::int64_t heads) {

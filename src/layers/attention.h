@@ -45,7 +45,6 @@ class Attention {
  private:
   // -> [tokens, heads * head_dim] activations, from the arena
   Tensor attend_to(Context& ctx, const ForwardInput& in, const Tensor& x) const;
-  void write_cache(Context& ctx, const ForwardInput& in, const Tensor& key, const Tensor& value) const;
 
   Linear qkv_;
   Linear dense_;

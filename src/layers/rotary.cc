@@ -111,8 +111,4 @@ Rotary::Rotary(const LoadContext& load, const RotaryOptions& options) : style_(o
   cos_sin_ = Vector::from_host(load.backend, table, {load.served_positions, options.rotary_dim});
 }
 
-void Rotary::apply(Context& ctx, const Tensor& position_ids, const Tensor& x) const {
-  ops::rotary(ctx, position_ids, cos_sin_.values, style_, x);
-}
-
 }  // namespace shoal

@@ -33,11 +33,11 @@ class Rotary {
   Rotary() = default;
   Rotary(const LoadContext& load, const RotaryOptions& options);
 
-  // Rotates x [tokens, heads, head_dim] in place.
-  void apply(Context& ctx, const Tensor& position_ids, const Tensor& x) const;
+  const Tensor& cos_sin() const { return cos_sin_.values; }  // float32 [served positions, rotary_dim]
+  RotaryStyle style() const { return style_; }
 
  private:
-  Vector cos_sin_;  // float32 [served positions, rotary_dim]
+  Vector cos_sin_;
   RotaryStyle style_ = RotaryStyle::kHalfSplit;
 };
 

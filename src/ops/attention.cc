@@ -63,18 +63,33 @@ void check_block_tables(const Context& ctx, const AttentionInput& in) {
   }
 }
 
-}  // namespace
-
-void write_cache(Context& ctx, const Tensor& key, const Tensor& value, const Tensor& slots, const Tensor& key_cache,
+void check_write(Context& ctx, const Tensor& key, const Tensor& value, const Tensor& slots, const Tensor& key_cache,
                  const Tensor& value_cache) {
   check_caches(key_cache, value_cache);
   check_activations(key, {kAnyExtent, key_cache.dim(2), key_cache.dim(3)});
   check_activations(value, {key.dim(0), key_cache.dim(2), key_cache.dim(3)});
   CHECK_EQ(dtype_name(key.dtype()), dtype_name(value.dtype()));
   check_contiguous(slots, DType::kInt64, {key.dim(0)});
-  if (key.dim(0) == 0) return;
   op_checks::check_values(ctx, slots, 0, key_cache.dim(0) * kBlockSize);
+}
+
+}  // namespace
+
+void write_cache(Context& ctx, const Tensor& key, const Tensor& value, const Tensor& slots, const Tensor& key_cache,
+                 const Tensor& value_cache) {
+  check_write(ctx, key, value, slots, key_cache, value_cache);
+  if (key.dim(0) == 0) return;
   ctx.backend.write_cache(ctx, key, value, slots, key_cache, value_cache);
+}
+
+void rotary_write_cache(Context& ctx, const RotaryWriteInput& in) {
+  op_checks::check_rotary(ctx, in.positions, in.cos_sin, in.query);
+  op_checks::check_rotary(ctx, in.positions, in.cos_sin, in.key);
+  check_write(ctx, in.key, in.value, in.slots, in.key_cache, in.value_cache);
+  CHECK_EQ(dtype_name(in.query.dtype()), dtype_name(in.key.dtype()));
+  CHECK_EQ(in.query.dim(2), in.key.dim(2));
+  if (in.key.dim(0) == 0) return;
+  ctx.backend.rotary_write_cache(ctx, in);
 }
 
 void attention(Context& ctx, const AttentionInput& in, const Tensor& out) {

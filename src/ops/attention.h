@@ -38,12 +38,23 @@ struct AttentionInput {
   Tensor alibi_slopes = {};  // float32 [heads] or undefined: scores = (query . key + slope * key_position) * scale
 };
 
+struct RotaryWriteInput {
+  Tensor query;               // [tokens, heads, head_dim], rotated in place
+  Tensor key, value;          // as for write_cache; the key's rotation is written and need not be left in `key`
+  Tensor positions, cos_sin;  // as for rotary
+  RotaryStyle style = RotaryStyle::kHalfSplit;
+  Tensor slots, key_cache, value_cache;
+};
+
 namespace ops {
 
 // key_cache[slots[t] / 16][slots[t] % 16] = key[t], rounded to the cache's dtype; likewise value.
 // key, value [tokens, kv_heads, head_dim] activations (rows may be strided), slots i64 [tokens].
 void write_cache(Context& ctx, const Tensor& key, const Tensor& value, const Tensor& slots, const Tensor& key_cache,
                  const Tensor& value_cache);
+
+// rotary of query and key, then write_cache: one kernel where the device has it.
+void rotary_write_cache(Context& ctx, const RotaryWriteInput& in);
 
 // Causal attention of each sequence's query tokens over its cached + query keys, all in the cache.
 // out [tokens, heads, head_dim] activations, must not overlap query. Softmax in float, online over 16-token blocks

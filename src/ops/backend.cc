@@ -38,6 +38,11 @@ Graph Backend::end_capture(Stream) const {
 
 void Backend::launch(Graph, Stream) const { CHECK(has_graphs()); }
 
+double Backend::timed_launch(Graph, Stream) const {
+  CHECK(has_graphs());
+  return 0.0;
+}
+
 void Backend::release(Graph) const { CHECK(has_graphs()); }
 
 void Backend::upload(Stream, const Tensor& host, const Tensor& device) const { copy_bytes(host, device); }
@@ -49,6 +54,12 @@ void Backend::copy(Stream, const Tensor& from, const Tensor& to) const { copy_by
 void Backend::fill_bytes(Stream, const Tensor& tensor, std::uint8_t value) const {
   CHECK(tensor.contiguous());
   if (tensor.num_bytes() > 0) std::memset(tensor.raw(), value, static_cast<std::size_t>(tensor.num_bytes()));
+}
+
+void Backend::rotary_write_cache(Context& ctx, const RotaryWriteInput& in) const {
+  rotary(ctx, in.positions, in.cos_sin, in.style, in.query);
+  rotary(ctx, in.positions, in.cos_sin, in.style, in.key);
+  write_cache(ctx, in.key, in.value, in.slots, in.key_cache, in.value_cache);
 }
 
 bool Backend::linear(Context&, const Tensor&, const Matrix&, const Tensor&, MatmulOutput, const LoraBatch&,

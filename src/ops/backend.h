@@ -49,6 +49,10 @@ class Backend {
   virtual Stream main_stream() const { return {}; }  // of steps
   // Waits for all that was queued. Errors of queued work show here.
   virtual void synchronize(Stream stream) const;
+  // Which kernel takes attention of these dtypes and heads, where there are several: for tests and logs.
+  virtual std::string_view attention_kernel(DType /*activations*/, DType /*cache*/, std::int64_t /*head_dim*/) const {
+    return "the only one";
+  }
   // Device memory that nobody has taken; 0 where the device is the host.
   virtual std::int64_t free_memory_bytes() const { return 0; }
   // Queued in order: both tensors contiguous, of equal bytes; host memory from staging_allocator() stays untouched
@@ -64,6 +68,8 @@ class Backend {
   virtual void begin_capture(Stream stream) const;
   virtual Graph end_capture(Stream stream) const;
   virtual void launch(Graph graph, Stream stream) const;
+  // The same, for measurements: waits for it and returns the seconds that the device spent on it.
+  virtual double timed_launch(Graph graph, Stream stream) const;
   virtual void release(Graph graph) const;
 
   // --- weights and memory (load time) ---
@@ -98,6 +104,7 @@ class Backend {
                       const Tensor& x) const = 0;
   virtual void write_cache(Context& ctx, const Tensor& key, const Tensor& value, const Tensor& slots,
                            const Tensor& key_cache, const Tensor& value_cache) const = 0;
+  virtual void rotary_write_cache(Context& ctx, const RotaryWriteInput& in) const;
   virtual void attention(Context& ctx, const AttentionInput& in, const Tensor& out) const = 0;
   virtual void activation(Context& ctx, Activation kind, const Tensor& x, const Tensor& out) const = 0;
   virtual void gated_activation(Context& ctx, Activation kind, const Tensor& gate_up, const Tensor& out) const = 0;

@@ -81,4 +81,13 @@ void check_values(const Context& ctx, const Tensor& values, std::int64_t begin, 
   }
 }
 
+void check_rotary(const Context& ctx, const Tensor& positions, const Tensor& cos_sin, const Tensor& x) {
+  check_activations(x, {kAnyExtent, kAnyExtent, kAnyExtent});
+  check_contiguous(positions, DType::kInt32, {x.dim(0)});
+  check_contiguous(cos_sin, DType::kFloat32, {kAnyExtent, kAnyExtent});
+  CHECK_LE(cos_sin.dim(1), x.dim(2));
+  CHECK_EQ(cos_sin.dim(1) % 2, 0);
+  check_values(ctx, positions, 0, cos_sin.dim(0));
+}
+
 }  // namespace shoal::op_checks

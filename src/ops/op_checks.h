@@ -27,5 +27,7 @@ void check_matmul(const Context& ctx, const Tensor& x, const Matrix& weight, con
 
 // Every value of a contiguous i32 or i64 tensor lies in [begin, end). Only where the data is host memory.
 void check_values(const Context& ctx, const Tensor& values, std::int64_t begin, std::int64_t end);
+// The operands of ops::rotary.
+void check_rotary(const Context& ctx, const Tensor& positions, const Tensor& cos_sin, const Tensor& x);
 
 }  // namespace shoal::op_checks

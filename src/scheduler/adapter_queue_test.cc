@@ -29,11 +29,10 @@ class AdapterQueueTest : public testing::Test {
     auto stream = std::make_shared<EventStream>(nullptr, wakeup_);
     auto sequence = std::make_unique<Sequence>(std::move(request), stream, nullptr, BlockTable(allocator_));
     sequence->arrival = next_arrival_++;
-    if (!id.empty()) {
-      const AdapterKey key{.id = id};
-      sequence->pin = AdapterPin(engine_, key, engine_.adapter_version(key), sequence->place());
-    }
-    queue_.add(std::move(sequence));
+    Sequence& added = queue_.add(std::move(sequence));
+    if (id.empty()) return;
+    const AdapterKey key{.id = id};
+    added.pin = AdapterPin(engine_, key, engine_.adapter_version(key), added.place());
   }
   // Who may run `at` this time, by adapter; they stay in waiting_.
   std::vector<std::string> take(std::int64_t room, milliseconds at = milliseconds(0)) {
@@ -53,7 +52,7 @@ class AdapterQueueTest : public testing::Test {
   Wakeup wakeup_;
   FakeEngine engine_{test::small_engine(), wakeup_, {.device_bytes = 3 * kUnit, .host_bytes = 20 * kUnit}};
   BlockAllocator allocator_{4, BlockOrder::kAscending, 1};
-  AdapterQueue queue_{kCycle};
+  AdapterQueue queue_{kCycle, 8};
   Sequences waiting_;
   std::int64_t next_arrival_ = 0;
 };
@@ -65,7 +64,7 @@ TEST_F(AdapterQueueTest, KeepsTheOrderAndPinsNoMoreThanMayRun) {
   EXPECT_EQ(take(2), Ids{});
   end_first();
   EXPECT_EQ(take(2), Ids{"b"});
-  EXPECT_EQ(queue_.sequences().size(), 1U);
+  EXPECT_EQ(queue_.num_waiting(), 1);
 }
 
 TEST_F(AdapterQueueTest, OneThatRunsFirstNeedsNoRoom) {

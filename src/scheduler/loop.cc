@@ -19,7 +19,11 @@ Scheduler::Loop::Loop(Engine& engine, Wakeup& wakeup, const Tokenizer* tokenizer
       options_(std::move(options)),
       info_(engine.info()),
       batch_(info_, options_),
-      adapter_queue_(options_.adapter_cycle_time) {}
+      adapter_queue_(options_.adapter_cycle_time, batch_.max_running()),
+      admission_({.max_concurrent_requests = options_.max_concurrent_requests,
+                  .max_queue = options_.max_queue,
+                  .max_requests_per_tenant = options_.max_requests_per_tenant}),
+      room_(batch_.max_running()) {}
 
 std::optional<Error> Scheduler::Loop::check_request(const Request& request) const {
   const auto refuse = [](std::string message) { return Error{ErrorCode::kValidation, std::move(message)}; };
@@ -60,11 +64,8 @@ Result<std::shared_ptr<EventStream>> Scheduler::Loop::submit(Request request, st
   {
     const std::lock_guard lock(mutex_);
     if (draining_) return Error{ErrorCode::kUnavailable, "the server is shutting down"};
-    if (num_permits_ >= options_.max_concurrent_requests) {
-      return Error{ErrorCode::kOverloaded,
-                   fmt::format("{} requests are running or queued, the most that are allowed", num_permits_)};
-    }
-    ++num_permits_;
+    auto refused = admission_.enter(sequence->request.tenant, {.running = stats_.running, .room = room_});
+    if (refused) return *std::move(refused);
     ++num_open_;
     sequence->arrival = next_arrival_++;
     inbox_.push_back(std::move(sequence));
@@ -82,7 +83,8 @@ bool Scheduler::Loop::drain(std::chrono::milliseconds timeout) {
 SchedulerStats Scheduler::Loop::stats() const {
   const std::lock_guard lock(mutex_);
   SchedulerStats stats = stats_;
-  stats.queued = num_permits_ - stats.running;
+  stats.queued = admission_.num_requests() - stats.running;
+  stats.rejected = admission_.rejected();
   return stats;
 }
 
@@ -91,7 +93,14 @@ bool Scheduler::Loop::making_progress(std::chrono::milliseconds limit) const {
   return stats_.running == 0 || options_.now() - shared_progress_ < limit;
 }
 
+std::optional<Scheduler::Loop::Clock::time_point> Scheduler::Loop::deadline() const {
+  const bool none_here = adapter_queue_.num_waiting() == 0 && waiting_.empty() && batch_.num_running() == 0;
+  if (none_here || options_.request_timeout.count() == 0) return std::nullopt;
+  return next_deadline_;
+}
+
 bool Scheduler::Loop::turn(News news) {
+  end_overdue();
   if (news == News::kRung) {
     take_news();
   } else if (pins_released_) {
@@ -112,31 +121,60 @@ void Scheduler::Loop::take_news() {
     const std::lock_guard lock(mutex_);
     arrivals_.swap(inbox_);
   }
+  count_served();  // who comes now is compared with what the others were served by now
   for (auto& sequence : arrivals_) {
-    const std::optional<AdapterKey>& adapter = sequence->request.adapter;
-    if (adapter.has_value() && !sequence->stream->cancelled()) {
-      sequence->pin = AdapterPin(engine_, *adapter, sequence->adapter_version, sequence->place());
+    next_deadline_ = std::min(next_deadline_, sequence->timings.submitted + options_.request_timeout);
+    Sequence& added = adapter_queue_.add(std::move(sequence));
+    const std::optional<AdapterKey>& adapter = added.request.adapter;
+    if (adapter.has_value() && !added.stream->cancelled()) {
+      added.pin = AdapterPin(engine_, *adapter, added.adapter_version, added.place());
     }
-    adapter_queue_.add(std::move(sequence));
   }
   arrivals_.clear();
-  for (Sequences* sequences : {&adapter_queue_.sequences(), &waiting_, &batch_.running()}) {
-    drop_cancelled(*sequences);
-    collect_ended(*sequences);
-  }
+  for_each_open([this](Sequence& sequence) {
+    if (!sequence.stream->cancelled()) return;
+    sequence.ended = true;
+    ++counters_.cancelled;
+  });
+  collect_ended();
   drop_failed_adapters();
   take_ready();
 }
 
+// The first deadline of those that are here is looked for only when one has passed, be it of a request that is gone.
+void Scheduler::Loop::end_overdue() {
+  const Clock::time_point now = options_.now();
+  if (options_.request_timeout.count() == 0 || now < next_deadline_) return;
+  next_deadline_ = Clock::time_point::max();
+  for_each_open([&](Sequence& sequence) {
+    const Clock::time_point deadline = sequence.timings.submitted + options_.request_timeout;
+    if (now < deadline) {
+      next_deadline_ = std::min(next_deadline_, deadline);
+      return;
+    }
+    ++(sequence.started() ? counters_.timed_out_running : counters_.timed_out_queued);
+    const double limit_s = std::chrono::duration<double>(options_.request_timeout).count();
+    const char* what = sequence.started() ? "the answer was not whole after" : "it was not started within";
+    fail(sequence, {ErrorCode::kTimeout, fmt::format("{} {} s", what, limit_s)});
+  });
+  collect_ended();
+}
+
 void Scheduler::Loop::drop_failed_adapters() {
-  for (const auto& sequence : adapter_queue_.sequences()) {
-    if (sequence->pin.state() == TierState::kFailed) fail(*sequence, sequence->pin.error());
-  }
-  collect_ended(adapter_queue_.sequences());
+  adapter_queue_.for_each([this](Sequence& sequence) {
+    if (sequence.pin.state() == TierState::kFailed) fail(sequence, sequence.pin.error());
+  });
+  collect_ended();
+}
+
+void Scheduler::Loop::count_served() {
+  adapter_queue_.count_served(waiting_);
+  adapter_queue_.count_served(batch_.running());
 }
 
 void Scheduler::Loop::take_ready() {
   pins_released_ = false;
+  count_served();
   adapter_queue_.take_ready(options_.now(), batch_.max_running() - batch_.num_running(), waiting_);
 }
 
@@ -167,7 +205,7 @@ void Scheduler::Loop::run_step(const StepPlan& plan) {
   }
   if (result != nullptr) apply(*result);
   last_progress_ = options_.now();
-  collect_ended(batch_.running());
+  give_back(batch_.running());
 }
 
 void Scheduler::Loop::apply(const StepResult& result) {
@@ -218,19 +256,25 @@ void Scheduler::Loop::fail(Sequence& sequence, Error error) {
   ++counters_.failed;
 }
 
-void Scheduler::Loop::drop_cancelled(const Sequences& sequences) {
-  for (const auto& sequence : sequences) {
-    if (!sequence->stream->cancelled()) continue;
-    sequence->ended = true;
-    ++counters_.cancelled;
+void Scheduler::Loop::for_each_open(const std::function<void(Sequence&)>& visit) {
+  adapter_queue_.for_each(visit);
+  for (const Sequences* sequences : {&waiting_, &batch_.running()}) {
+    for (const auto& sequence : *sequences) visit(*sequence);
   }
 }
 
-void Scheduler::Loop::collect_ended(Sequences& sequences) {
+void Scheduler::Loop::collect_ended() {
+  adapter_queue_.take_ended(left_queue_);
+  for (Sequences* sequences : {&left_queue_, &waiting_, &batch_.running()}) give_back(*sequences);
+}
+
+// All that those hold that ended, once.
+void Scheduler::Loop::give_back(Sequences& sequences) {
   for (auto& sequence : sequences) {
     if (!sequence->ended) continue;
     batch_.give_back(*sequence);
     sequence->pin.release();
+    adapter_queue_.close(*sequence);
     pins_released_ = true;
     ended_.push_back(std::move(sequence));
   }
@@ -250,7 +294,9 @@ void Scheduler::Loop::settle() {
     const std::lock_guard lock(mutex_);
     stats_ = counters_;
     shared_progress_ = last_progress_;
-    num_permits_ -= static_cast<std::int64_t>(ended_.size());
+    const bool none_waits = adapter_queue_.num_waiting() == 0 && waiting_.empty();
+    room_ = none_waits ? batch_.max_running() - batch_.num_running() : 0;
+    for (const auto& sequence : ended_) admission_.leave(sequence->request.tenant);
   }
   if (ended_.empty()) return;
   for (const auto& sequence : ended_) {
@@ -266,14 +312,11 @@ void Scheduler::Loop::settle() {
 
 void Scheduler::Loop::end_all() {
   take_news();
-  for (Sequences* sequences : {&adapter_queue_.sequences(), &waiting_, &batch_.running()}) {
-    for (const auto& sequence : *sequences) {
-      fail(*sequence, sequence->started()
-                          ? Error{ErrorCode::kIncomplete, "the server stopped before the answer was whole"}
-                          : Error{ErrorCode::kUnavailable, "the server is shutting down"});
-    }
-    collect_ended(*sequences);
-  }
+  for_each_open([this](Sequence& sequence) {
+    fail(sequence, sequence.started() ? Error{ErrorCode::kIncomplete, "the server stopped before the answer was whole"}
+                                      : Error{ErrorCode::kUnavailable, "the server is shutting down"});
+  });
+  collect_ended();
   settle();
 }
 

@@ -14,6 +14,7 @@
 #include "core/wakeup.h"
 #include "engine/engine.h"
 #include "scheduler/adapter_queue.h"
+#include "scheduler/admission.h"
 #include "scheduler/batch.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/sequence.h"
@@ -37,12 +38,14 @@ class Scheduler::Loop {
 
   // One thread, the loop's:
   // Takes the news, plans a step, runs it, sends what came of it. False where there was nothing to run: the next turn
-  // is due when the Wakeup rings. The first turn has news.
+  // is due when the Wakeup rings, or at the deadline. The first turn has news.
   bool turn(News news);
+  // When the first of the requests that are here has had its time; none: no limit, or no requests.
+  std::optional<std::chrono::steady_clock::time_point> deadline() const;
   void end_all();  // instead of the next turn: every stream ends now
   // What it has between two turns, for who checks that all of it balances. A request is in one of the three.
   const Batch& batch() const { return batch_; }
-  const Sequences& queued() const { return adapter_queue_.sequences(); }
+  void for_each_queued(const std::function<void(const Sequence&)>& visit) { adapter_queue_.for_each(visit); }
   const Sequences& waiting() const { return waiting_; }
   const Sequences& running() const { return batch_.running(); }
 
@@ -53,15 +56,18 @@ class Scheduler::Loop {
 
   // The loop's thread:
   void take_news();
+  void end_overdue();
   void drop_failed_adapters();
+  void count_served();
   void take_ready();
   const StepPlan& plan_step();
   void run_step(const StepPlan& plan);
   void apply(const StepResult& result);
   void accept(Sequence& sequence, const SampledToken& sample, Clock::time_point now);
   void fail(Sequence& sequence, Error error);
-  void drop_cancelled(const Sequences& sequences);
-  void collect_ended(Sequences& sequences);
+  void for_each_open(const std::function<void(Sequence&)>& visit);
+  void collect_ended();
+  void give_back(Sequences& sequences);
   void settle();
 
   // Fixed:
@@ -75,21 +81,24 @@ class Scheduler::Loop {
   Batch batch_;
   Sequences arrivals_;  // taken from inbox_, always empty between steps
   AdapterQueue adapter_queue_;
-  Sequences waiting_;  // ready to run, their adapters pinned
-  Sequences ended_;    // gave back everything; their last events are not sent yet
+  Sequences waiting_;     // ready to run, their adapters pinned
+  Sequences left_queue_;  // ended before they were ready; always empty between steps
+  Sequences ended_;       // gave back everything; their last events are not sent yet
   SchedulerStats counters_;
   Clock::time_point last_progress_;
-  bool pins_released_ = false;  // since the adapter queue was walked
+  Clock::time_point next_deadline_ = Clock::time_point::max();  // no later than the first that there is
+  bool pins_released_ = false;                                  // since the adapter queue was walked
 
   // Shared:
   mutable std::mutex mutex_;
   std::condition_variable all_ended_;
-  Sequences inbox_;               // guarded by mutex_, like all below
-  std::int64_t num_permits_ = 0;  // requests that hold anything
-  std::int64_t num_open_ = 0;     // streams without their last event
+  Sequences inbox_;            // guarded by mutex_, like all below
+  Admission admission_;        // requests that hold anything
+  std::int64_t num_open_ = 0;  // streams without their last event
   std::int64_t next_arrival_ = 0;
   bool draining_ = false;
   SchedulerStats stats_;
+  std::int64_t room_ = 0;  // more that may run, where nobody waits
   Clock::time_point shared_progress_;
 };
 

@@ -33,8 +33,9 @@ struct Request {
   StopText stop_text = StopText::kKeep;
   bool ignore_eos = false;
   bool skip_special_tokens = true;  // in generated_text and delta
-  std::int32_t priority = 0;
-  std::string cache_salt = {};  // requests of different salts share no cached prefix
+  std::int32_t priority = 0;        // higher goes first
+  std::string tenant = {};          // tenants get fair shares of what is served
+  std::string cache_salt = {};      // requests of different salts share no cached prefix
 };
 
 enum class FinishReason : std::uint8_t { kLength, kEndOfSequence, kStopSequence };

@@ -1,5 +1,6 @@
 #include "scheduler/scheduler.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "scheduler/loop.h"
@@ -8,6 +9,7 @@ namespace shoal {
 
 Scheduler::Scheduler(Engine& engine, Wakeup& wakeup, const Tokenizer* tokenizer, SchedulerOptions options)
     : wakeup_(wakeup),
+      now_(options.now),
       loop_(std::make_unique<Loop>(engine, wakeup, tokenizer, std::move(options))),
       thread_([this](const std::stop_token& stop) { run(stop); }) {}
 
@@ -22,6 +24,9 @@ void Scheduler::run(const std::stop_token& stop) {
   while (!stop.stop_requested()) {
     if (loop_->turn(news)) {
       news = wakeup_.wait_for(std::chrono::milliseconds(0)) ? Loop::News::kRung : Loop::News::kNone;
+    } else if (const auto deadline = loop_->deadline()) {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline - now_());
+      news = wakeup_.wait_for(std::max(left, std::chrono::milliseconds(0))) ? Loop::News::kRung : Loop::News::kNone;
     } else {
       wakeup_.wait();
       news = Loop::News::kRung;

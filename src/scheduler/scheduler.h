@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <stop_token>
 #include <thread>
 
@@ -13,6 +14,7 @@
 #include "core/result.h"
 #include "core/wakeup.h"
 #include "engine/engine.h"
+#include "scheduler/admission.h"
 #include "scheduler/request.h"
 #include "scheduler/step_stats.h"
 #include "text/tokenizer.h"
@@ -23,9 +25,12 @@ namespace shoal {
 using SchedulerClock = std::function<std::chrono::steady_clock::time_point()>;
 
 struct SchedulerOptions {
-  std::int64_t max_batch_prefill_tokens = 4096;  // query tokens of one step, decode rows included
-  std::int64_t max_concurrent_requests = 1024;   // beyond: kOverloaded
-  std::int64_t max_total_tokens = 0;             // prompt + new of one request; 0: what the model can hold
+  std::int64_t max_batch_prefill_tokens = 4096;              // query tokens of one step, decode rows included
+  std::int64_t max_concurrent_requests = 1024;               // running and queued; beyond: kOverloaded
+  std::optional<std::int64_t> max_queue = {};                // queued; beyond: kOverloaded
+  std::optional<std::int64_t> max_requests_per_tenant = {};  // running and queued; beyond: kOverloaded
+  std::chrono::milliseconds request_timeout{0};              // from submit to the last event; 0: none
+  std::int64_t max_total_tokens = 0;                         // prompt + new of one request; 0: what the model can hold
   // How long requests for adapters that run may pass one whose adapter finds no room beside them.
   std::chrono::milliseconds adapter_cycle_time{2000};
   BlockOrder block_order = BlockOrder::kAscending;
@@ -48,6 +53,9 @@ struct SchedulerStats {
   std::int64_t finished = 0;
   std::int64_t cancelled = 0;
   std::int64_t failed = 0;
+  std::int64_t timed_out_queued = 0;   // of those that failed: never started
+  std::int64_t timed_out_running = 0;  // of those that failed: the answer was not whole
+  RejectedCounts rejected;
   PrefixStats prefix;
   StepStats prefill;                                // steps of prompts alone
   StepStats decode;                                 // steps with at least one decode row
@@ -80,6 +88,7 @@ class Scheduler {
   void run(const std::stop_token& stop);
 
   Wakeup& wakeup_;
+  SchedulerClock now_;
   std::unique_ptr<Loop> loop_;
   std::jthread thread_;  // last: it uses all the others
 };

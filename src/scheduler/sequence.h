@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -53,12 +54,21 @@ class AdapterPin {
     return pinned.has_value();
   }
   const PinnedAdapter& pinned() const { return pinned_; }  // the base model until pin()
+  // Wants the same adapter at another place; before pin().
+  void move_to(const AdapterKey& key, const AdapterVersion& version, const QueuePlace& place) {
+    if (engine_ != nullptr) *this = AdapterPin(*engine_, key, version, place);
+  }
 
  private:
   Engine* engine_ = nullptr;
   AdapterTicket ticket_;
   PinnedAdapter pinned_;
 };
+
+// Tells adapters apart, "" for the base model.
+inline std::string share_name_of(const std::optional<AdapterKey>& adapter) {
+  return adapter ? adapter->source + '\0' + adapter->id : std::string();
+}
 
 struct Sequence {
   Sequence(Request request_in, std::shared_ptr<EventStream> stream_in, const Tokenizer* tokenizer,
@@ -69,12 +79,14 @@ struct Sequence {
         num_prompt_tokens(static_cast<std::int64_t>(request.prompt_ids.size())),
         tokens(std::exchange(request.prompt_ids, {})),
         prefix_key{.adapter = {}, .salt = request.cache_salt},
-        blocks(std::move(empty_table)) {}
+        blocks(std::move(empty_table)),
+        share_name(share_name_of(request.adapter)),
+        priority(request.priority) {}
 
   std::int64_t num_tokens() const { return static_cast<std::int64_t>(tokens.size()); }
   // Tokens that are not in the cache yet: one for a row that decodes, more for a prompt (or a recomputed text).
   std::int64_t num_pending() const { return num_tokens() - num_cached; }
-  QueuePlace place() const { return {.priority = request.priority, .arrival = arrival}; }
+  QueuePlace place() const { return {.priority = priority, .round = round, .arrival = arrival}; }
   bool started() const { return timings.started != std::chrono::steady_clock::time_point(); }
   std::int64_t num_generated() const { return num_tokens() - num_prompt_tokens; }
   bool failed() const { return last_event.has_value() && std::holds_alternative<Error>(*last_event); }
@@ -99,6 +111,16 @@ struct Sequence {
   std::int32_t state_slot = -1;
   bool history_given = false;  // the engine has the tokens that penalties count
 
+  // Its part in the fair order:
+  const std::string share_name;  // of its adapter, "" for the base model
+  std::int32_t priority;         // the request's, or a higher one that passed it too often
+  std::int64_t round = 0;        // see FairLevel
+  std::int32_t fair_level = 0;   // the priority whose shares it counts for
+  std::int64_t num_charged = 0;  // generated tokens that were counted
+  bool start_noted = false;
+  bool taken = false;             // out of the queue, ready or running
+  std::int64_t times_passed = 0;  // by higher priorities, once it was ready to run
+
   // Once it ended:
   bool ended = false;
   std::optional<Event> last_event;  // none if the reader is gone
@@ -107,7 +129,7 @@ struct Sequence {
 // Oldest first: see runs_before.
 using Sequences = std::vector<std::unique_ptr<Sequence>>;
 
-// Higher priority first, then the order of submission. The first of all is never preempted, so work always goes on.
+// By place. The first of all is never preempted, so work always goes on.
 inline bool runs_before(const Sequence& a, const Sequence& b) { return a.place() < b.place(); }
 
 // Puts `sequence` at its place in the order.

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "server/caller.h"
 #include "server/errors.h"
 #include "server/http_server.h"
 #include "server/json.h"
@@ -52,6 +53,7 @@ struct JsonCall {
   const InputJson& body;
   const ResponseWriter& writer;
   std::chrono::steady_clock::time_point received;
+  const Caller& caller;
 };
 
 void handle_generate(ServerContext& context, const JsonCall& call);         // POST /generate

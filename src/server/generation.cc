@@ -110,6 +110,7 @@ Parsed<PreparedRequest> prepare_generation(ServerContext& context, const JsonCal
   auto prepared = prepare_request(parameters, std::get<std::vector<std::int64_t>>(std::move(tokens)), context.options,
                                   context.services.engine.vocab_size, random_u64());
   if (auto* ready = std::get_if<PreparedRequest>(&prepared)) {
+    ready->request.tenant = ready->request.cache_salt = call.caller.tenant;
     ready->info.received = call.received;
     ready->info.validated = Clock::now();
     context.metrics.observe_lengths(ready->info.prompt_tokens, ready->info.max_new_tokens);

@@ -165,6 +165,19 @@ void append_scheduler(std::vector<MetricFamily>& families, const SchedulerStats&
   counter("shoal_requests_finished", stats.finished);
   counter("shoal_requests_cancelled", stats.cancelled);
   counter("shoal_requests_failed", stats.failed);
+  const RejectedCounts& rejected = stats.rejected;
+  families.push_back(
+      {.name = "shoal_requests_rejected",
+       .help = "",
+       .type = MetricType::Counter,
+       .metric = {labelled_count("reason", "max_concurrent_requests", rejected.max_concurrent_requests),
+                  labelled_count("reason", "max_queue", rejected.max_queue),
+                  labelled_count("reason", "max_requests_per_tenant", rejected.max_requests_per_tenant)}});
+  families.push_back({.name = "shoal_requests_timed_out",
+                      .help = "",
+                      .type = MetricType::Counter,
+                      .metric = {labelled_count("stage", "queued", stats.timed_out_queued),
+                                 labelled_count("stage", "running", stats.timed_out_running)}});
 }
 
 const char* type_name(MetricType type) {

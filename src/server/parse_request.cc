@@ -98,6 +98,7 @@ void read_common(FieldReader& reader, GenerateParameters& parameters) {
   reader.read("top_k", parameters.top_k);
   reader.read("top_p", parameters.top_p);
   reader.read("seed", parameters.seed);
+  reader.read("priority", parameters.priority);
   std::optional<std::string> api_token;  // for private hubs; a local adapter needs none
   reader.read("api_token", api_token);
 }

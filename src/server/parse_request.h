@@ -25,6 +25,7 @@ struct GenerateParameters {
   std::optional<float> top_p;
   std::optional<float> typical_p;
   std::optional<std::int32_t> top_k;
+  std::optional<std::int32_t> priority;
   std::optional<std::int64_t> max_new_tokens;
   std::optional<std::uint64_t> truncate;
   std::optional<std::uint64_t> seed;

@@ -77,6 +77,16 @@ TEST(ParseNative, AcceptsEveryKeyThatLoraxClientSends) {
   EXPECT_FALSE(check_values(request->parameters, ServerOptions()));
 }
 
+TEST(ParseNative, PriorityIsAWholeNumberOfEitherSign) {
+  EXPECT_EQ(request_of("{}").priority, 0);
+  EXPECT_EQ(request_of(R"({"priority":null})").priority, 0);
+  EXPECT_EQ(request_of(R"({"priority":-2147483648})").priority, INT32_MIN);
+  EXPECT_EQ(request_of(R"({"priority":7})").priority, 7);
+  for (const char* bad : {"2147483648", "1.5", "\"high\"", "true"}) {
+    expect_type_error(parse_native(native_body(std::string(R"({"priority":)") + bad + "}")), "parameters.priority");
+  }
+}
+
 TEST(ParseNative, NamesTheFieldOfAWrongType) {
   expect_type_error(parse_native(json_of(R"({})")), "inputs");
   expect_type_error(parse_native(json_of(R"({"inputs":null})")), "inputs");

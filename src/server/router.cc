@@ -75,24 +75,6 @@ HttpHeaders cors_headers(const CorsOptions& cors, const HttpRequest& request) {
   return headers;
 }
 
-// Does not tell by its duration how many characters were right.
-bool equal_secrets(std::string_view a, std::string_view b) {
-  if (a.size() != b.size()) return false;
-  int difference = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) difference |= a[i] ^ b[i];
-  return difference == 0;
-}
-
-bool authorized(const ServerContext& context, const HttpRequest& request) {
-  const std::string& key = context.options.api_key;
-  if (key.empty()) return true;
-  const std::string_view given = request.header("authorization").value_or("");
-  constexpr std::string_view kScheme = "bearer ";
-  if (given.size() < kScheme.size()) return false;
-  const bool is_bearer = lower_case(given.substr(0, kScheme.size())) == kScheme;
-  return is_bearer && equal_secrets(given.substr(kScheme.size()), key);
-}
-
 // application/json and application/*+json, with any parameters.
 bool is_json(std::string_view content_type) {
   std::string type = lower_case(content_type.substr(0, content_type.find(';')));
@@ -116,7 +98,8 @@ void answer_preflight(const ServerContext& context, const ResponseWriter& writer
               "");
 }
 
-void route_post(ServerContext& context, const Route& entry, const HttpRequest& request, const ResponseWriter& writer) {
+void route_post(ServerContext& context, const Route& entry, const HttpRequest& request, const ResponseWriter& writer,
+                const Caller& caller) {
   const auto received = std::chrono::steady_clock::now();
   const ApiStyle style = style_of_path(request.path);
   const auto fail = [&](Failure failure, std::string message) {
@@ -132,8 +115,11 @@ void route_post(ServerContext& context, const Route& entry, const HttpRequest& r
     fail(Failure::kMalformed, "the body is not valid JSON: " + fault->message);
     return;
   }
-  entry.post(context,
-             {.request = request, .body = std::get<InputJson>(parsed), .writer = writer, .received = received});
+  entry.post(context, {.request = request,
+                       .body = std::get<InputJson>(parsed),
+                       .writer = writer,
+                       .received = received,
+                       .caller = caller});
 }
 
 }  // namespace
@@ -151,16 +137,18 @@ void route(ServerContext& context, HttpRequest request, const ResponseWriter& wr
     answer_preflight(context, writer);
     return;
   }
-  if (!entry->open && !authorized(context, request)) {
-    send_error(writer, {.failure = Failure::kUnauthorized, .message = "a valid API key is needed", .param = {}}, style,
-               {{"www-authenticate", "Bearer"}});
+  std::variant<Caller, ApiError> caller;
+  if (!entry->open) caller = find_caller(context.options, request);
+  if (const auto* error = std::get_if<ApiError>(&caller)) {
+    const bool unknown = error->failure == Failure::kUnauthorized;
+    send_error(writer, *error, style, unknown ? HttpHeaders{{"www-authenticate", "Bearer"}} : HttpHeaders{});
     return;
   }
   const bool reads = request.method == "GET" || request.method == "HEAD";
   if (reads && entry->get != nullptr) {
     entry->get(context, request, writer);
   } else if (request.method == "POST" && entry->post != nullptr) {
-    route_post(context, *entry, request, writer);
+    route_post(context, *entry, request, writer, std::get<Caller>(caller));
   } else {
     send_error(writer, {.failure = Failure::kWrongMethod, .message = "method not allowed", .param = {}}, style,
                {{"allow", allowed_methods(*entry)}});

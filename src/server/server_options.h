@@ -23,11 +23,18 @@ struct CorsOptions {
   bool allow_credentials = false;
 };
 
+// Its bearer speaks for this tenant.
+struct TenantApiKey {
+  std::string tenant;
+  std::string key;
+};
+
 struct ServerOptions {
   HttpServerOptions http;
   CorsOptions cors;
   std::string version = "0.1.0";
-  std::string api_key;  // "": everybody may ask
+  std::string api_key;                        // of all tenants; "" and no others below: everybody may ask
+  std::vector<TenantApiKey> tenant_api_keys;  // no two keys are equal
   std::string default_adapter_source = "local";
   std::vector<std::string> adapter_sources = {"local"};  // those that are served
   std::int64_t max_concurrent_requests = 1024;           // shown by /info; the scheduler enforces it

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,9 @@ struct ServiceSizes {
   std::int64_t max_sequences = 8;
   std::int64_t num_blocks = 512;
   std::int64_t max_concurrent_requests = 64;
+  std::optional<std::int64_t> max_queue = {};
+  std::optional<std::int64_t> max_requests_per_tenant = {};
+  std::chrono::milliseconds request_timeout{0};
 };
 
 class TestService {
@@ -41,6 +45,9 @@ class TestService {
         scheduler(engine, wakeup_, tokenizer_.get(),
                   {.max_batch_prefill_tokens = 256,
                    .max_concurrent_requests = sizes.max_concurrent_requests,
+                   .max_queue = sizes.max_queue,
+                   .max_requests_per_tenant = sizes.max_requests_per_tenant,
+                   .request_timeout = sizes.request_timeout,
                    .max_total_tokens = 1024}),
         server(with_defaults(std::move(options)), Services{.scheduler = scheduler,
                                                            .tokenizer = *tokenizer_,

@@ -175,6 +175,7 @@ Parsed<PreparedRequest> prepare_request(const GenerateParameters& parameters, st
   request.stop_token_ids = parameters.stop_token_ids;
   std::sort(request.stop_token_ids.begin(), request.stop_token_ids.end());
   request.ignore_eos = parameters.ignore_eos_token;
+  request.priority = parameters.priority.value_or(0);
   if (names_adapter(parameters)) {
     request.adapter = AdapterKey{.source = source_of(parameters, options), .id = *parameters.adapter_id};
   }

@@ -7,9 +7,10 @@ import json
 class Stream:
     """One POST and its answer, on a connection of its own."""
 
-    def __init__(self, port: int, path: str, body: dict):
+    def __init__(self, port: int, path: str, body: dict, request_headers: dict[str, str] | None = None):
         self.port = port
         self.path = path
+        self.request_headers = request_headers or {}
         self.body = json.dumps(body).encode()
         self.status = 0
         self.headers: dict[str, str] = {}
@@ -20,7 +21,8 @@ class Stream:
 
     async def send(self, limit: int | None = None) -> None:
         """Sends the request, or only its first `limit` bytes."""
-        head = (f"POST {self.path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        more = "".join(f"{name}: {value}\r\n" for name, value in self.request_headers.items())
+        head = (f"POST {self.path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n{more}"
                 f"content-length: {len(self.body)}\r\n\r\n").encode()
         self.writer.write((head + self.body)[:limit])
         await self.writer.drain()

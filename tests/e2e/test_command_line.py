@@ -67,6 +67,12 @@ SERVE = ["serve", "--model-id", SOLAR, "--port", 0]
     ([*SERVE, "--tokenizer-config-path", "/no/such"], "--tokenizer-config-path: File does not exist: /no/such"),
     ([*SERVE, "--hostname", ""], "--hostname: '' is not a text of at least one character"),
     ([*SERVE, "--api-key", ""], "--api-key: '' is not a text of at least one character"),
+    ([*SERVE, "--max-queue", -1], "--max-queue: '-1' is not a whole number from 0"),
+    ([*SERVE, "--max-requests-per-tenant", 0], "--max-requests-per-tenant: '0' is not a whole number from 1"),
+    ([*SERVE, "--request-timeout", 0], "--request-timeout"),
+    ([*SERVE, "--tenant-api-key", "no-mark"], "--tenant-api-key: expected TENANT=KEY"),
+    ([*SERVE, "--tenant-api-key", "a=k", "--tenant-api-key", "b=k"], "the key of tenant 'b' is given twice"),
+    ([*SERVE, "--tenant-api-key", "a=k", "--api-key", "k"], "the key of tenant 'a' is given twice"),
 ])
 def test_what_cannot_be_done_is_bad_usage_named_in_one_line(arguments, named):
     ended = run(*arguments)

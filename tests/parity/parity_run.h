@@ -29,6 +29,8 @@ class ParityRun {
   ParityRun(const GoldenCase& golden, const Backend& backend, DType dtype, const EngineWrapper& wrap = {});
   ~ParityRun();
 
+  const ModelInfo& model_info() const { return model_engine_->model_info(); }
+
   // Teacher-forced logits of one run against the reference.
   ParityResult force(const GoldenRun& run, const TeacherForcingOptions& options);
   // The same with the sequences of every run, base and adapters, in one batch.

@@ -55,6 +55,16 @@ class Parity : public testing::TestWithParam<std::tuple<std::string, DType>> {
     ++comparisons_;
   }
 
+  // A GPU's fast kernels must take what they were made for.
+  void name_kernel(const std::string& golden, std::int64_t head_dim, DType dtype) {
+    if (backend_->device() == DeviceKind::kCpu) return;
+    const std::string_view kernel = backend_->attention_kernel(backend_->activation_dtype(dtype), dtype, head_dim);
+    fmt::print("{}: {}, head_dim {}, attention on {}\n", golden, dtype_name(dtype), head_dim, kernel);
+    if (dtype != DType::kFloat32 && (head_dim == 64 || head_dim == 128 || head_dim == 256)) {
+      EXPECT_EQ(kernel, "tensor cores") << golden;
+    }
+  }
+
   ThreadPool pool_{2};
   std::unique_ptr<Backend> backend_;
   double worst_share_ = 0.0;
@@ -66,6 +76,7 @@ TEST_P(Parity, EveryGoldenEveryWay) {
   std::size_t runs = 0;
   for (const GoldenCase& golden : golden_cases()) {
     ParityRun parity(golden, *backend_, dtype);
+    name_kernel(golden.name, parity.model_info().head_dim, dtype);
     for (const ParityMode& mode : parity_modes()) {
       for (const GoldenRun& run : golden.runs) {
         expect_within_bound(parity.force(run, mode.options),

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
+#include <span>
 #include <string>
 
 #include "core/block_size.h"
@@ -16,6 +16,15 @@ std::int64_t max_running(const Trace& trace) { return std::min(trace.max_sequenc
 std::int64_t units_of(const std::string& adapter) { return adapter.starts_with("big") ? 3 : 1; }
 
 }  // namespace
+
+bool is_plain(const Trace& trace) {
+  std::map<std::int64_t, std::int64_t> tokens;  // by adapter
+  for (const TraceRequest& request : trace.requests) {
+    if (request.priority != 0 || request.tenant != 0) return false;
+    tokens[request.adapter] += request.shared_tokens + request.own_tokens + request.max_new_tokens;
+  }
+  return std::all_of(tokens.begin(), tokens.end(), [](const auto& each) { return each.second <= kAdapterSlackTokens; });
+}
 
 VirtualTime::Duration longest_first_wait(const Trace& trace) {
   // Of the first, beside others that decode.
@@ -31,48 +40,48 @@ VirtualTime::Duration longest_first_wait(const Trace& trace) {
          std::chrono::microseconds(2 * trace.load_us + 3 * trace.upload_us) + 3 * group;
 }
 
-Invariants::Invariants(const Scheduler::Loop& loop, const FakeEngine& engine, const SimulatedEngine& simulated,
+Invariants::Invariants(Scheduler::Loop& loop, const FakeEngine& engine, const SimulatedEngine& simulated,
                        const Trace& trace, const VirtualTime& time)
     : loop_(loop),
       engine_(engine),
       simulated_(simulated),
       trace_(trace),
       time_(time),
+      is_plain_(is_plain(trace)),
+      longest_step_(SimulatedEngine::longest_step(trace)),
       longest_wait_(longest_first_wait(trace)) {}
 
-const Sequence* Invariants::first() const {
-  const Sequence* first = nullptr;
-  for (const Sequences* sequences : {&loop_.queued(), &loop_.waiting(), &loop_.running()}) {
-    for (const auto& sequence : *sequences) {
-      if (first == nullptr || runs_before(*sequence, *first)) first = sequence.get();
-    }
+void Invariants::look() {
+  queued_.clear();
+  loop_.for_each_queued([this](const Sequence& sequence) { queued_.push_back(&sequence); });
+  all_ = queued_;
+  for (const Sequences* sequences : {&loop_.waiting(), &loop_.running()}) {
+    for (const auto& sequence : *sequences) all_.push_back(sequence.get());
   }
-  return first;
 }
 
 void Invariants::begin_turn() {
+  look();
   num_steps_before_ = simulated_.num_steps();
   running_before_.clear();
   cancelled_before_.clear();
-  const Sequence* const first_of_all = first();
   for (const auto& sequence : loop_.running()) {
     running_before_[sequence->stream.get()] = {.num_cached = sequence->num_cached,
                                                .decodes = sequence->num_pending() == 1,
-                                               .is_first = sequence.get() == first_of_all};
+                                               .is_first = sequence == loop_.running().front()};
   }
-  for (const Sequences* sequences : {&loop_.queued(), &loop_.waiting(), &loop_.running()}) {
-    for (const auto& sequence : *sequences) {
-      if (sequence->stream->cancelled()) cancelled_before_.insert(sequence->stream.get());
-    }
+  for (const Sequence* sequence : all_) {
+    if (sequence->stream->cancelled()) cancelled_before_.insert(sequence->stream.get());
   }
 }
 
 void Invariants::end_turn() {
+  look();
   check_blocks();
   check_pins();
   check_rows();
-  check_cancels();
-  check_first();
+  check_ends();
+  if (is_plain_) check_first();
 }
 
 // What is taken is what running sequences hold, and what they hold alone nobody else holds.
@@ -99,11 +108,12 @@ void Invariants::check_blocks() const {
     EXPECT_FALSE(is_own[block] && num_holders[block] > 1) << "block " << block << " is one's own and another's too";
   }
   EXPECT_EQ(num_held, loop_.batch().num_used_blocks()) << "blocks that are taken but held by nobody, or held but free";
-  for (const Sequences* sequences : {&loop_.queued(), &loop_.waiting()}) {
-    for (const auto& sequence : *sequences) {
-      EXPECT_TRUE(sequence->state_slot < 0 && sequence->blocks.num_blocks() == 0 && sequence->num_cached == 0)
-          << "one that does not run holds a slot or blocks";
-    }
+  EXPECT_TRUE(std::is_sorted(loop_.running().begin(), loop_.running().end(),
+                             [](const auto& a, const auto& b) { return runs_before(*a, *b); }));
+  const std::size_t num_that_wait = all_.size() - loop_.running().size();
+  for (const Sequence* sequence : std::span(all_).first(num_that_wait)) {
+    EXPECT_TRUE(sequence->state_slot < 0 && sequence->blocks.num_blocks() == 0 && sequence->num_cached == 0)
+        << "one that does not run holds a slot or blocks";
   }
 }
 
@@ -111,17 +121,16 @@ void Invariants::check_blocks() const {
 void Invariants::check_pins() const {
   std::int64_t num_claims = 0;
   std::map<std::int32_t, std::string> pinned;  // by slot
-  for (const Sequences* sequences : {&loop_.queued(), &loop_.waiting(), &loop_.running()}) {
-    for (const auto& sequence : *sequences) {
-      const std::int32_t slot = sequence->pin.pinned().slot;
-      const bool may_run = sequences != &loop_.queued();
-      EXPECT_EQ(slot >= 0, may_run && sequence->request.adapter.has_value());
-      if (!sequence->request.adapter) continue;
-      ++num_claims;
-      if (slot < 0) continue;
-      const auto [place, is_new] = pinned.try_emplace(slot, sequence->request.adapter->id);
-      EXPECT_EQ(place->second, sequence->request.adapter->id) << "two adapters in slot " << slot;
-    }
+  for (std::size_t i = 0; i < all_.size(); ++i) {
+    const Sequence& sequence = *all_[i];
+    const std::int32_t slot = sequence.pin.pinned().slot;
+    const bool may_run = i >= queued_.size();
+    EXPECT_EQ(slot >= 0, may_run && sequence.request.adapter.has_value());
+    if (!sequence.request.adapter) continue;
+    ++num_claims;
+    if (slot < 0) continue;
+    const auto [place, is_new] = pinned.try_emplace(slot, sequence.request.adapter->id);
+    EXPECT_EQ(place->second, sequence.request.adapter->id) << "two adapters in slot " << slot;
   }
   EXPECT_EQ(num_claims, engine_.num_pins()) << "claims on adapters that nobody has";
   std::int64_t pinned_bytes = 0;
@@ -139,25 +148,27 @@ void Invariants::check_rows() const {
     EXPECT_GT(sequence->num_cached, before->second.num_cached)
         << "a step leaves out " << (before->second.decodes ? "one that decodes" : "the first of all");
   }
-  if (const Sequence* const first_of_all = first()) {
-    const auto before = running_before_.find(first_of_all->stream.get());
-    if (before != running_before_.end() && before->second.is_first) {
-      EXPECT_GE(first_of_all->state_slot, 0) << "the first of all is preempted";
-    }
+  for (const auto& [stream, before] : running_before_) {
+    const bool waits = std::any_of(loop_.waiting().begin(), loop_.waiting().end(),
+                                   [&](const auto& sequence) { return sequence->stream.get() == stream; });
+    EXPECT_FALSE(before.is_first && waits) << "the first of all is preempted";
   }
 }
 
-void Invariants::check_cancels() const {
-  if (cancelled_before_.empty()) return;
-  for (const Sequences* sequences : {&loop_.queued(), &loop_.waiting(), &loop_.running()}) {
-    for (const auto& sequence : *sequences) {
-      EXPECT_FALSE(cancelled_before_.contains(sequence->stream.get())) << "one that was cancelled is still there";
-    }
+// Who was cancelled is gone, and who had its time.
+void Invariants::check_ends() const {
+  const auto timeout = std::chrono::milliseconds(trace_.timeout_ms);
+  for (const Sequence* sequence : all_) {
+    EXPECT_FALSE(cancelled_before_.contains(sequence->stream.get())) << "one that was cancelled is still there";
+    if (trace_.timeout_ms == 0) continue;
+    EXPECT_LE(time_.now() - sequence->timings.submitted, timeout + 2 * longest_step_) << "one had its time";
   }
 }
 
 void Invariants::check_first() {
-  const Sequence* const first_of_all = first();
+  const auto found = std::min_element(all_.begin(), all_.end(),
+                                      [](const Sequence* a, const Sequence* b) { return runs_before(*a, *b); });
+  const Sequence* const first_of_all = found == all_.end() ? nullptr : *found;
   const EventStream* const waits =
       first_of_all == nullptr || first_of_all->state_slot >= 0 ? nullptr : first_of_all->stream.get();
   if (waits != first_) {

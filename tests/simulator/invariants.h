@@ -11,7 +11,11 @@
 
 namespace shoal {
 
-// How long the first of all requests (by priority, then arrival) may wait until it runs. It waits for
+// Whether all that wait are served in the order in which they came: one tenant, one priority, and no adapter that is
+// served so much that it has to stand back.
+bool is_plain(const Trace& trace);
+
+// How long the first of all requests of a plain trace may wait until it runs. It waits for
 // - a place: those that run already,
 // - its adapter: loads and an upload that are under way, its own, and the cycle time in which others may pass it,
 // - room for the adapter: those that are pinned when the cycle ends,
@@ -24,8 +28,8 @@ VirtualTime::Duration longest_first_wait(const Trace& trace);
 class Invariants {
  public:
   // All outlive this.
-  Invariants(const Scheduler::Loop& loop, const FakeEngine& engine, const SimulatedEngine& simulated,
-             const Trace& trace, const VirtualTime& time);
+  Invariants(Scheduler::Loop& loop, const FakeEngine& engine, const SimulatedEngine& simulated, const Trace& trace,
+             const VirtualTime& time);
 
   void begin_turn();
   void end_turn();                                               // each breach is a failed expectation
@@ -38,19 +42,21 @@ class Invariants {
     bool is_first = false;
   };
 
-  const Sequence* first() const;
+  void look();
   void check_blocks() const;
   void check_pins() const;
   void check_rows() const;
-  void check_cancels() const;
+  void check_ends() const;
   void check_first();
 
-  const Scheduler::Loop& loop_;
+  Scheduler::Loop& loop_;
   const FakeEngine& engine_;
   const SimulatedEngine& simulated_;
   const Trace& trace_;
   const VirtualTime& time_;
-  const VirtualTime::Duration longest_wait_;
+  const bool is_plain_;
+  const VirtualTime::Duration longest_step_, longest_wait_;
+  std::vector<const Sequence*> queued_, all_;  // when it looked last
   std::int64_t num_steps_before_ = 0;
   std::map<const EventStream*, Progress> running_before_;
   std::set<const EventStream*> cancelled_before_;

@@ -9,15 +9,24 @@ mutant(keeps_slot_of_cancelled scheduler/loop.cc
 
 # A request that ends without a last event keeps its permit.
 mutant(keeps_permit_of_cancelled scheduler/loop.cc
-  [=[num_permits_ -= static_cast<std::int64_t>(ended_.size());]=]
-  [=[num_permits_ -= std::count_if(ended_.begin(), ended_.end(), [](const auto& e) { return e->last_event.has_value(); });]=])
+  [=[for (const auto& sequence : ended_) admission_.leave(sequence->request.tenant);]=]
+  [=[for (const auto& sequence : ended_) {
+      if (sequence->last_event.has_value()) admission_.leave(sequence->request.tenant);
+    }]=])
 
-# Whoever still waits for its adapter is not looked at when it is cancelled.
+# Whoever still waits for its adapter is not looked at when it is cancelled or overdue.
 mutant(ignores_cancel_in_queue scheduler/loop.cc
-  [=[for (Sequences* sequences : {&adapter_queue_.sequences(), &waiting_, &batch_.running()}) {
-    drop_cancelled]=]
-  [=[for (Sequences* sequences : {&waiting_, &batch_.running()}) {
-    drop_cancelled]=])
+  [=[  adapter_queue_.for_each(visit);
+]=]
+  [=[]=])
+
+# Once a request has had its time, those that come later have theirs for ever.
+mutant(forgets_next_deadline scheduler/loop.cc
+  [=[    if (now < deadline) {
+      next_deadline_ = std::min(next_deadline_, deadline);
+]=]
+  [=[    if (now < deadline) {
+]=])
 
 # Nobody takes the place of a request that ended, until something rings.
 mutant(forgets_who_waits_for_a_place scheduler/loop.cc
@@ -74,18 +83,18 @@ mutant(shares_prefix_too_early scheduler/batch.cc
 
 # All adapters share their prefixes, the base model too.
 mutant(shares_prefix_between_adapters scheduler/adapter_queue.cc
-  [=[sequence->prefix_key.adapter = sequence->pin.pinned().identity;]=]
+  [=[sequence.prefix_key.adapter = sequence.pin.pinned().identity;]=]
   [=[]=])
 
 # Prefixes are kept by the adapter's name, which stays when its files are replaced.
 mutant(shares_prefix_with_replaced_adapter scheduler/adapter_queue.cc
-  [=[sequence->prefix_key.adapter = sequence->pin.pinned().identity;]=]
-  [=[if (!is_base) sequence->prefix_key.adapter.low = std::hash<std::string>()(sequence->request.adapter->id);]=])
+  [=[sequence.prefix_key.adapter = sequence.pin.pinned().identity;]=]
+  [=[sequence.prefix_key.adapter.low = std::hash<std::string>()(sequence.share_name);]=])
 
 # Requests for hot adapters pass one for a cold adapter for as long as they come.
 mutant(passes_without_bound scheduler/adapter_queue.cc
-  [=[state == TierState::kInUse && blocked_since && now - *blocked_since < cycle_time_]=]
-  [=[state == TierState::kInUse && blocked_since && now >= *blocked_since]=])
+  [=[now - blocked->since < cycle_time_]=]
+  [=[now >= blocked->since]=])
 
 # A sequence goes on with the block that it freed when another had the same text first.
 mutant(uses_block_after_free cache/block_table.cc

@@ -62,6 +62,9 @@ void draw_sizes(Draws& draws, Trace& trace) {
   trace.prefix_caching = draws.percent(60);
   trace.shuffled_blocks = draws.percent(50);
   if (draws.percent(10)) trace.max_requests = draws.between(5, 30);
+  if (draws.percent(10)) trace.max_queue = draws.between(0, 20);
+  if (draws.percent(10)) trace.max_of_tenant = draws.between(2, 20);
+  if (draws.percent(20)) trace.timeout_ms = draws.one_of<std::int64_t>({10, 100, 1000});
   trace.cycle_ms = draws.one_of<std::int64_t>({5, 20, 100, 500});
   trace.device_units = draws.between(2, 8);
   trace.host_units = trace.device_units + draws.between(0, 30);
@@ -97,6 +100,7 @@ Traffic draw_hot_traffic(Draws& draws, Trace& trace) {
   trace.num_blocks = 40;
   trace.step_tokens = draws.one_of<std::int64_t>({16, 32});
   trace.cycle_ms = draws.one_of<std::int64_t>({5, 10});
+  trace.timeout_ms = 0;
   trace.load_us = trace.upload_us = 500;
   trace.big_every = trace.broken_every = trace.fail_percent = 0;
   return {.num_requests = draws.between(200, 350),

@@ -9,10 +9,12 @@
 
 namespace shoal {
 
-Reader::Reader(const FakeEngine& engine, const Trace& trace, const TraceRequest& traced)
+Reader::Reader(const FakeEngine& engine, const Trace& trace, const TraceRequest& traced, const VirtualTime& time)
     : engine_(engine),
       trace_(trace),
       traced_(traced),
+      time_(time),
+      submitted_(time.now()),
       request_(request_of(trace, traced)),
       oldest_generation_(request_.adapter ? engine.num_replacements(request_.adapter->id) : 0) {}
 
@@ -92,6 +94,10 @@ void Reader::read_error(const Error& error) {
                                                    never_fits(trace_, traced_.adapter));
     EXPECT_TRUE(may_fail) << "another one's failure: " << error.message;
     EXPECT_EQ(num_tokens_, 0) << "the adapter of a running request failed";
+    return;
+  }
+  if (error.code == ErrorCode::kTimeout) {
+    EXPECT_TRUE(trace_.timeout_ms > 0 && time_.now() - submitted_ >= std::chrono::milliseconds(trace_.timeout_ms));
     return;
   }
   EXPECT_EQ(error.code, ErrorCode::kGeneration) << error.message;

@@ -9,13 +9,14 @@
 #include "scheduler/fake_engine.h"
 #include "scheduler/request.h"
 #include "simulator/trace.h"
+#include "simulator/virtual_time.h"
 
 namespace shoal {
 
 class Reader {
  public:
   // All outlive the reader.
-  Reader(const FakeEngine& engine, const Trace& trace, const TraceRequest& traced);
+  Reader(const FakeEngine& engine, const Trace& trace, const TraceRequest& traced, const VirtualTime& time);
 
   const Request& request() const { return request_; }
   void open(std::shared_ptr<EventStream> stream) { stream_ = std::move(stream); }
@@ -47,6 +48,8 @@ class Reader {
   const FakeEngine& engine_;
   const Trace& trace_;
   const TraceRequest& traced_;
+  const VirtualTime& time_;
+  const VirtualTime::TimePoint submitted_;
   const Request request_;
   const std::uint64_t oldest_generation_;
   std::shared_ptr<EventStream> stream_;  // shared with the scheduler, as every stream is

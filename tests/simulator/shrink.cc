@@ -86,10 +86,11 @@ class Shrinker {
     const auto reset = [&](auto member) { set(member, plain.*member); };
     reset(&Trace::prefix_caching);
     reset(&Trace::shuffled_blocks);
-    for (auto member : {&Trace::sliding_window, &Trace::max_requests, &Trace::max_device_adapters, &Trace::big_every,
-                        &Trace::broken_every, &Trace::fail_percent, &Trace::device_units, &Trace::host_units,
-                        &Trace::num_blocks, &Trace::step_tokens, &Trace::max_sequences, &Trace::cycle_ms,
-                        &Trace::num_loaders, &Trace::load_us, &Trace::upload_us}) {
+    for (auto member :
+         {&Trace::sliding_window, &Trace::max_requests, &Trace::max_queue, &Trace::max_of_tenant, &Trace::timeout_ms,
+          &Trace::max_device_adapters, &Trace::big_every, &Trace::broken_every, &Trace::fail_percent,
+          &Trace::device_units, &Trace::host_units, &Trace::num_blocks, &Trace::step_tokens, &Trace::max_sequences,
+          &Trace::cycle_ms, &Trace::num_loaders, &Trace::load_us, &Trace::upload_us}) {
       reset(member);
     }
   }

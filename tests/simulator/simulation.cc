@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "core/block_size.h"
@@ -51,8 +52,8 @@ class Simulation {
 
   SchedulerOptions options() const;
   void submit(const TraceRequest& traced);
-  void check_refusal(const Reader& reader, const Error& error, std::int64_t num_open) const;
-  bool wait_for_news();
+  void check_refusal(const Reader& reader, const Error& error, const SchedulerStats& before) const;
+  std::optional<Scheduler::Loop::News> wait();
   void check_permits() const;
   void check_end() const;
 
@@ -85,8 +86,12 @@ Simulation::Simulation(const Trace& trace, const testing::TestPartResultArray& f
 }
 
 SchedulerOptions Simulation::options() const {
+  const auto limit = [](std::int64_t most) { return most < 0 ? std::nullopt : std::optional(most); };
   return {.max_batch_prefill_tokens = trace_.step_tokens,
           .max_concurrent_requests = trace_.max_requests,
+          .max_queue = limit(trace_.max_queue),
+          .max_requests_per_tenant = limit(trace_.max_of_tenant),
+          .request_timeout = std::chrono::milliseconds(trace_.timeout_ms),
           .adapter_cycle_time = std::chrono::milliseconds(trace_.cycle_ms),
           .block_order = trace_.shuffled_blocks ? BlockOrder::kShuffled : BlockOrder::kAscending,
           .prefix_caching = trace_.prefix_caching,
@@ -95,12 +100,13 @@ SchedulerOptions Simulation::options() const {
 
 void Simulation::submit(const TraceRequest& traced) {
   const SchedulerStats stats = loop_.stats();
-  Reader& reader = *readers_.emplace_back(std::make_unique<Reader>(fake_, trace_, traced));
+  Reader& reader = *readers_.emplace_back(std::make_unique<Reader>(fake_, trace_, traced, time_));
   auto result = loop_.submit(reader.request(), [&reader] { reader.read(); });
   if (!result.ok()) {
-    check_refusal(reader, result.error(), stats.queued + stats.running);
+    check_refusal(reader, result.error(), stats);
     return;
   }
+  EXPECT_LT(stats.queued + stats.running, trace_.max_requests) << "one more than may be there at once";
   ++num_accepted_;
   reader.open(result.value());
   if (traced.cancel_after_us >= 0) {
@@ -108,10 +114,16 @@ void Simulation::submit(const TraceRequest& traced) {
   }
 }
 
-void Simulation::check_refusal(const Reader& reader, const Error& error, std::int64_t num_open) const {
+void Simulation::check_refusal(const Reader& reader, const Error& error, const SchedulerStats& before) const {
   const std::int64_t num_tokens = std::ssize(reader.request().prompt_ids) + reader.request().max_new_tokens;
   const bool never_fits = num_tokens > kTracePositions || blocks_for_tokens(num_tokens) > trace_.num_blocks;
-  const bool is_full = num_open >= trace_.max_requests;
+  std::int64_t num_of_tenant = 0;
+  for (const auto& other : readers_) {
+    num_of_tenant += other->accepted() && other->request().tenant == reader.request().tenant ? 1 : 0;
+  }
+  const bool is_full = before.queued + before.running >= trace_.max_requests ||
+                       (trace_.max_queue >= 0 && before.queued >= trace_.max_queue) ||
+                       (trace_.max_of_tenant >= 0 && num_of_tenant >= trace_.max_of_tenant);
   EXPECT_TRUE(never_fits || is_full) << "refused: " << error.message;
   EXPECT_EQ(error.code, never_fits ? ErrorCode::kValidation : ErrorCode::kOverloaded);
 }
@@ -127,8 +139,8 @@ void Simulation::run() {
     if (worked) {
       news =
           wakeup_.wait_for(std::chrono::milliseconds(0)) ? Scheduler::Loop::News::kRung : Scheduler::Loop::News::kNone;
-    } else if (wait_for_news()) {
-      news = Scheduler::Loop::News::kRung;
+    } else if (const auto woken_by = wait()) {
+      news = *woken_by;
     } else {
       check_end();
       return;
@@ -137,13 +149,15 @@ void Simulation::run() {
   ADD_FAILURE() << "no end after " << kMostTurns << " turns";
 }
 
-// As the scheduler's thread sleeps: only a ring wakes it. False where none will come.
-bool Simulation::wait_for_news() {
+// As the scheduler's thread sleeps: only a ring or the deadline wakes it. None where neither will come.
+std::optional<Scheduler::Loop::News> Simulation::wait() {
+  const auto deadline = loop_.deadline();
   while (!wakeup_.wait_for(std::chrono::milliseconds(0))) {
-    if (!time_.has_events()) return false;
-    time_.advance_to_next();
+    if (deadline && *deadline <= time_.now()) return Scheduler::Loop::News::kNone;
+    if (!deadline && !time_.has_events()) return std::nullopt;
+    time_.advance_to_next(deadline.value_or(VirtualTime::TimePoint::max()));
   }
-  return true;
+  return Scheduler::Loop::News::kRung;
 }
 
 // A permit for each request that was accepted and has not ended.

@@ -72,7 +72,7 @@ Request request_of(const Trace& trace, const TraceRequest& request) {
   made.sampling.seed = request.sampling_seed;
   if (request.has_penalties) made.sampling.frequency_penalty = 0.5F;
   made.priority = request.priority;
-  if (request.tenant > 0) made.cache_salt = fmt::format("tenant {}", request.tenant);
+  if (request.tenant > 0) made.tenant = made.cache_salt = fmt::format("tenant {}", request.tenant);
   return made;
 }
 
@@ -95,6 +95,9 @@ std::string to_text(const Trace& trace) {
       .add("prefix_caching", &Trace::prefix_caching)
       .add("shuffled_blocks", &Trace::shuffled_blocks)
       .add("max_requests", &Trace::max_requests)
+      .add("max_queue", &Trace::max_queue)
+      .add("max_of_tenant", &Trace::max_of_tenant)
+      .add("timeout_ms", &Trace::timeout_ms)
       .add("cycle_ms", &Trace::cycle_ms)
       .add("device_units", &Trace::device_units)
       .add("host_units", &Trace::host_units)

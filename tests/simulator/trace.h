@@ -23,7 +23,7 @@ struct TraceRequest {
   std::int64_t stop_token = -1;  // -1: none
   std::uint64_t sampling_seed = 0;
   bool has_penalties = false;
-  std::int64_t tenant = 0;  // texts of two tenants are not shared
+  std::int64_t tenant = 0;  // texts of two tenants are not shared, and places are, fairly
   std::int32_t priority = 0;
   std::int64_t cancel_after_us = -1;      // after its arrival; -1: it is not cancelled so
   std::int64_t cancel_after_tokens = -1;  // from within its event; -1: it is not cancelled so
@@ -47,6 +47,9 @@ struct Trace {
   bool prefix_caching = false;
   bool shuffled_blocks = false;
   std::int64_t max_requests = 1024;  // at the same time
+  std::int64_t max_queue = -1;       // -1: no limit
+  std::int64_t max_of_tenant = -1;   // -1: no limit
+  std::int64_t timeout_ms = 0;       // 0: none
   std::int64_t cycle_ms = 50;
   // Adapters: small ones take one unit of memory, those whose number is `big_every` - 1 modulo `big_every` three.
   std::int64_t device_units = 8;

@@ -24,7 +24,14 @@ class VirtualTime {
     now_ = end;
   }
   bool has_events() const { return !events_.empty(); }
-  void advance_to_next() { happen_next(); }
+  // To what happens next, or to `limit` where nothing does before.
+  void advance_to_next(TimePoint limit) {
+    if (!events_.empty() && events_.begin()->first <= limit) {
+      happen_next();
+    } else {
+      now_ = std::max(now_, limit);
+    }
+  }
   void forget_events() { events_.clear(); }
 
  private:

@@ -11,7 +11,7 @@
 namespace shoal::cuda {
 namespace {
 
-constexpr std::int64_t kKeysPerSplit = 256;  // no split is shorter
+constexpr std::int64_t kKeysPerSplit = 128;  // no split is shorter: two blocks of keys a warp
 constexpr std::int64_t kMostSplits = 32;
 
 AttentionArgs make_args(const AttentionInput& in, const Tensor& out) {
@@ -63,6 +63,10 @@ void log_plain_once(DType activations, std::int64_t head_dim) {
 bool has_fast_attention(DType activations, DType cache, std::int64_t head_dim) {
   return activations != DType::kFloat32 && activations == cache &&
          (head_dim == 64 || head_dim == 128 || head_dim == 256);
+}
+
+std::string_view CudaBackend::attention_kernel(DType activations, DType cache, std::int64_t head_dim) const {
+  return has_fast_attention(activations, cache, head_dim) ? "tensor cores" : "plain";
 }
 
 void CudaBackend::attention(Context& ctx, const AttentionInput& in, const Tensor& out) const {

@@ -3,6 +3,7 @@
 // of a sequence that several blocks took are merged by a second kernel.
 #include "ops/cuda/attention_mma.cuh"
 #include "ops/cuda/cuda_error.h"
+#include "ops/cuda/launch.cuh"
 
 namespace shoal::cuda {
 namespace {
@@ -31,13 +32,31 @@ __device__ void load_block(const AttentionArgs& args, T* tile, const std::int32_
   }
 }
 
-// Shared memory after the loop: by warp and row, the largest score, the total, then kDim sums.
+// Shared memory after the loop: by warp and row, the largest score, the total, then kDim sums. Rows are padded so that
+// the lanes of a warp, which hold eight of them, meet different banks.
 template <int kDim>
 struct Meeting {
   float largest[kWarps][16];
   float total[kWarps][16];
-  float out[kWarps][16][kDim];
+  float weight[kWarps][16];  // of a warp's sums in the whole
+  float row_total[16];
+  float out[kWarps][16][kDim + 8];
 };
+
+__device__ inline void add_scaled(float4& sum, const float4& values, float scale) {
+  sum.x += values.x * scale;
+  sum.y += values.y * scale;
+  sum.z += values.z * scale;
+  sum.w += values.w * scale;
+}
+
+template <typename T>
+__device__ void put_quotient(T* out, const float4& sum, float total) {
+  out[0] = from_float<T>(sum.x / total);  // rows of `out` may begin anywhere
+  out[1] = from_float<T>(sum.y / total);
+  out[2] = from_float<T>(sum.z / total);
+  out[3] = from_float<T>(sum.w / total);
+}
 
 template <typename T, int kDim>
 __global__ void __launch_bounds__(kThreads) decode_kernel(AttentionArgs args) {
@@ -53,6 +72,7 @@ __global__ void __launch_bounds__(kThreads) decode_kernel(AttentionArgs args) {
   const int first_head = static_cast<int>(blockIdx.x) % head_tiles * 16;  // of the group
   const int num_heads = min(16, args.group - first_head);
   const int kv_head = static_cast<int>(blockIdx.y);
+  wait_for_inputs();
   const int position = args.cached[sequence];
   const std::int64_t token = args.cu_query[sequence];
   const std::int32_t* table = args.block_tables + sequence * args.table_stride;
@@ -65,15 +85,6 @@ __global__ void __launch_bounds__(kThreads) decode_kernel(AttentionArgs args) {
   const int split_end =
       first_block + static_cast<int>(static_cast<std::int64_t>(num_blocks) * (split + 1) / args.num_splits);
 
-  const std::int64_t query =
-      token * args.query_stride + static_cast<std::int64_t>(kv_head * args.group + first_head) * kDim;
-  constexpr int kChunks = kDim / 8;
-  for (int i = static_cast<int>(threadIdx.x); i < 16 * kChunks; i += kThreads) {
-    const bool valid = i / kChunks < num_heads;
-    stage_query(tile_chunk<T, kDim>(query_tile, i / kChunks, i % kChunks), args, query + (valid ? i * 8 : 0), valid);
-  }
-  copy_async_commit();
-
   const auto load = [&](int index) {  // the index-th block of this warp; a group is committed even when it is empty
     const int block = split_begin + warp + index * kWarps;
     if (block < split_end)
@@ -82,7 +93,15 @@ __global__ void __launch_bounds__(kThreads) decode_kernel(AttentionArgs args) {
   };
 #pragma unroll
   for (int i = 0; i < kStages - 1; ++i) load(i);
-  copy_async_wait<kStages - 1>();  // the query
+  const std::int64_t query =
+      token * args.query_stride + static_cast<std::int64_t>(kv_head * args.group + first_head) * kDim;
+  constexpr int kChunks = kDim / 8;
+  for (int i = static_cast<int>(threadIdx.x); i < 16 * kChunks; i += kThreads) {
+    const bool valid = i / kChunks < num_heads;
+    stage_query(tile_chunk<T, kDim>(query_tile, i / kChunks, i % kChunks), args, query + (valid ? i * 8 : 0), valid);
+  }
+  copy_async_commit();
+  if (!args.float_query) copy_async_wait<0>();
   __syncthreads();
 
   RowPair rows;
@@ -120,57 +139,79 @@ __global__ void __launch_bounds__(kThreads) decode_kernel(AttentionArgs args) {
     }
 #pragma unroll
     for (int d = 0; d < kDim / 8; ++d) {
-      meeting.out[warp][row][d * 8 + (lane % 4) * 2] = sums.out[d][2 * r];
-      meeting.out[warp][row][d * 8 + (lane % 4) * 2 + 1] = sums.out[d][2 * r + 1];
+      *reinterpret_cast<float2*>(&meeting.out[warp][row][d * 8 + (lane % 4) * 2]) =
+          make_float2(sums.out[d][2 * r], sums.out[d][2 * r + 1]);
     }
   }
   __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < num_heads * kDim; i += kThreads) {
-    const int row = i / kDim;
+  const int heads_begin = kv_head * args.group + first_head;
+  if (static_cast<int>(threadIdx.x) < num_heads) {
+    const int row = static_cast<int>(threadIdx.x);
     float largest = -INFINITY;
     for (int w = 0; w < kWarps; ++w) largest = fmaxf(largest, meeting.largest[w][row]);
     float total = 0.0F;
-    float sum = 0.0F;
     for (int w = 0; w < kWarps; ++w) {
       const float weight = meeting.largest[w][row] == -INFINITY ? 0.0F : exp2f(meeting.largest[w][row] - largest);
+      meeting.weight[w][row] = weight;
       total += meeting.total[w][row] * weight;
-      sum += meeting.out[w][row][i % kDim] * weight;
     }
-    const int head = kv_head * args.group + first_head + row;
+    meeting.row_total[row] = total;
+    if (args.num_splits > 1) {
+      const std::int64_t head = static_cast<std::int64_t>(sequence) * args.heads + heads_begin + row;
+      reinterpret_cast<float2*>(args.partial_stats)[head * args.num_splits + split] = make_float2(largest, total);
+    }
+  }
+  __syncthreads();
+  constexpr int kQuads = kDim / 4;
+  for (int i = static_cast<int>(threadIdx.x); i < num_heads * kQuads; i += kThreads) {
+    const int row = i / kQuads;
+    const int column = i % kQuads * 4;
+    float4 sum{};
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      add_scaled(sum, *reinterpret_cast<const float4*>(&meeting.out[w][row][column]), meeting.weight[w][row]);
+    }
     if (args.num_splits == 1) {
-      static_cast<T*>(args.out)[token * args.out_stride + static_cast<std::int64_t>(head) * kDim + i % kDim] =
-          from_float<T>(sum / total);
-      continue;
-    }
-    const std::int64_t part = (static_cast<std::int64_t>(sequence) * args.heads + head) * args.num_splits + split;
-    args.partial_out[part * kDim + i % kDim] = sum;
-    if (i % kDim == 0) {
-      args.partial_stats[part * 2] = largest;
-      args.partial_stats[part * 2 + 1] = total;
+      put_quotient(static_cast<T*>(args.out) + token * args.out_stride +
+                       static_cast<std::int64_t>(heads_begin + row) * kDim + column,
+                   sum, meeting.row_total[row]);
+    } else {
+      const std::int64_t head = static_cast<std::int64_t>(sequence) * args.heads + heads_begin + row;
+      *reinterpret_cast<float4*>(args.partial_out + (head * args.num_splits + split) * kDim + column) = sum;
     }
   }
 }
 
-// A block a (sequence, head), a thread an element.
+// A thread four elements of a (sequence, head), block y some heads. One pass: no load waits for another.
 template <typename T>
-__global__ void merge_kernel(AttentionArgs args) {
+__global__ void __launch_bounds__(kThreads) merge_kernel(AttentionArgs args) {
+  wait_for_inputs();
+  const int quads = args.head_dim / 4;
+  const int index = static_cast<int>(blockIdx.y) * kThreads + static_cast<int>(threadIdx.x);
+  const int head = index / quads;
+  if (head >= args.heads) return;
   const int sequence = args.first_sequence + static_cast<int>(blockIdx.x);
-  const int head = static_cast<int>(blockIdx.y);
-  const int i = static_cast<int>(threadIdx.x);
   const std::int64_t first_part = (static_cast<std::int64_t>(sequence) * args.heads + head) * args.num_splits;
-  const float* stats = args.partial_stats + first_part * 2;
+  const auto* stats = reinterpret_cast<const float2*>(args.partial_stats) + first_part;
+  const auto* parts = reinterpret_cast<const float4*>(args.partial_out) + first_part * quads + index % quads;
   float largest = -INFINITY;
-  for (int s = 0; s < args.num_splits; ++s) largest = fmaxf(largest, stats[2 * s]);
   float total = 0.0F;
-  float sum = 0.0F;
+  float4 sum{};
+#pragma unroll 8
   for (int s = 0; s < args.num_splits; ++s) {
-    const float weight = stats[2 * s] == -INFINITY ? 0.0F : exp2f(stats[2 * s] - largest);
-    total += stats[2 * s + 1] * weight;
-    sum += args.partial_out[(first_part + s) * args.head_dim + i] * weight;
+    const float2 part = stats[s];  // the largest score, the total
+    const float4 out = parts[s * quads];
+    const float before = largest;
+    largest = fmaxf(largest, part.x);
+    const float kept = before == -INFINITY ? 0.0F : exp2f(before - largest);
+    const float weight = part.x == -INFINITY ? 0.0F : exp2f(part.x - largest);
+    total = total * kept + part.y * weight;
+    sum = make_float4(sum.x * kept, sum.y * kept, sum.z * kept, sum.w * kept);
+    add_scaled(sum, out, weight);
   }
-  static_cast<T*>(
-      args.out)[args.cu_query[sequence] * args.out_stride + static_cast<std::int64_t>(head) * args.head_dim + i] =
-      from_float<T>(sum / total);
+  put_quotient(static_cast<T*>(args.out) + args.cu_query[sequence] * args.out_stride +
+                   static_cast<std::int64_t>(head) * args.head_dim + index % quads * 4,
+               sum, total);
 }
 
 template <typename T, int kDim>
@@ -182,12 +223,10 @@ void launch(const AttentionArgs& args, cudaStream_t stream) {
   CUDA_CHECK(kRaised);
   const dim3 grid(static_cast<unsigned>(args.num_sequences * ((args.group + 15) / 16)),
                   static_cast<unsigned>(args.kv_heads), static_cast<unsigned>(args.num_splits));
-  decode_kernel<T, kDim><<<grid, kThreads, kBytes, stream>>>(args);
-  CUDA_CHECK(cudaGetLastError());
+  launch_early(decode_kernel<T, kDim>, grid, kThreads, kBytes, stream, args);
   if (args.num_splits == 1) return;
-  merge_kernel<T><<<dim3(static_cast<unsigned>(args.num_sequences), static_cast<unsigned>(args.heads)),
-                    static_cast<unsigned>(kDim), 0, stream>>>(args);
-  CUDA_CHECK(cudaGetLastError());
+  const unsigned blocks = blocks_for(std::int64_t{args.heads} * kDim / 4, kThreads);
+  launch_early(merge_kernel<T>, dim3(static_cast<unsigned>(args.num_sequences), blocks), kThreads, 0, stream, args);
 }
 
 template <typename T>

@@ -124,6 +124,22 @@ void CudaBackend::launch(Graph graph, Stream stream) const {
   CUDA_CHECK(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph.handle), static_cast<cudaStream_t>(stream.handle)));
 }
 
+double CudaBackend::timed_launch(Graph graph, Stream stream) const {
+  cudaEvent_t begin = nullptr;
+  cudaEvent_t end = nullptr;
+  CUDA_CHECK(cudaEventCreate(&begin));
+  CUDA_CHECK(cudaEventCreate(&end));
+  CUDA_CHECK(cudaEventRecord(begin, static_cast<cudaStream_t>(stream.handle)));
+  launch(graph, stream);
+  CUDA_CHECK(cudaEventRecord(end, static_cast<cudaStream_t>(stream.handle)));
+  CUDA_CHECK(cudaEventSynchronize(end));
+  float milliseconds = 0.0F;
+  CUDA_CHECK(cudaEventElapsedTime(&milliseconds, begin, end));
+  cudaEventDestroy(begin);
+  cudaEventDestroy(end);
+  return milliseconds * 1e-3;
+}
+
 void CudaBackend::release(Graph graph) const { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph.handle)); }
 
 Matrix CudaBackend::allocate_matrix(DType dtype, std::int64_t rows, std::int64_t cols) const {

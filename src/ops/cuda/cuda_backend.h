@@ -27,6 +27,7 @@ class CudaBackend final : public Backend {
   const Allocator& allocator() const override;
   const Allocator& staging_allocator() const override;
   DType activation_dtype(DType weight_dtype) const override { return weight_dtype; }
+  std::string_view attention_kernel(DType activations, DType cache, std::int64_t head_dim) const override;
   DType normed_matrix_dtype(DType checkpoint_dtype) const override {
     return checkpoint_dtype == DType::kBFloat16 ? DType::kFloat16 : checkpoint_dtype;
   }
@@ -38,6 +39,7 @@ class CudaBackend final : public Backend {
   void begin_capture(Stream stream) const override;
   Graph end_capture(Stream stream) const override;
   void launch(Graph graph, Stream stream) const override;
+  double timed_launch(Graph graph, Stream stream) const override;
   void release(Graph graph) const override;
 
   Matrix allocate_matrix(DType dtype, std::int64_t rows, std::int64_t cols) const override;
@@ -66,6 +68,7 @@ class CudaBackend final : public Backend {
               const Tensor& x) const override;
   void write_cache(Context& ctx, const Tensor& key, const Tensor& value, const Tensor& slots, const Tensor& key_cache,
                    const Tensor& value_cache) const override;
+  void rotary_write_cache(Context& ctx, const RotaryWriteInput& in) const override;
   void attention(Context& ctx, const AttentionInput& in, const Tensor& out) const override;
   void activation(Context& ctx, Activation kind, const Tensor& x, const Tensor& out) const override;
   void gated_activation(Context& ctx, Activation kind, const Tensor& gate_up, const Tensor& out) const override;
@@ -91,6 +94,7 @@ class CudaBackend final : public Backend {
   cudaEvent_t side_begin_ = nullptr;    // both: steps come from one thread, and each use is queued before the next
   cudaEvent_t side_end_ = nullptr;
   int multiprocessors_ = 0;
+  Buffer attention_tickets_;   // see AttentionArgs
   bool has_clusters_ = false;  // thread block clusters: sm_90 and later
   std::unique_ptr<MatmulPlans> matmul_plans_;
   std::unique_ptr<WeightUpload> weight_upload_;

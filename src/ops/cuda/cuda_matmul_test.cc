@@ -19,7 +19,8 @@ struct Size {
   std::int64_t inner;
 };
 // Odd; multiples of 16; wide one way, the other and (few rows alone, for the reference's sake) both.
-constexpr std::array kSizes{Size{7, 5}, Size{33, 17}, Size{129, 96}, Size{256, 128}, Size{4544, 96}, Size{65, 4544}};
+constexpr std::array kSizes{Size{7, 5},     Size{33, 17},   Size{129, 96},   Size{256, 128}, Size{4544, 96},
+                            Size{65, 4544}, Size{19, 9000}, Size{5000, 520}, Size{9, 22720}};
 constexpr Size kWide{4672, 4544};
 
 struct Variant {

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::array kBothGuards{kContiguous, kOddGuards};
 constexpr std::array kActivations{Activation::kSilu, Activation::kGeluErf, Activation::kGeluTanh, Activation::kRelu};
-constexpr std::array<std::int64_t, 6> kNormWidths{1, 7, 64, 4544, 12288, 20000};
+constexpr std::array<std::int64_t, 8> kNormWidths{1, 7, 64, 2048, 4544, 6144, 12288, 20000};
 constexpr std::array<std::int64_t, 5> kWidths{1, 7, 64, 300, 4544};
 
 std::string describe(DType dtype, std::int64_t width, Guards guards) {
@@ -135,6 +135,46 @@ TEST_F(CudaRows, WriteCacheRoundsIntoItsSlotsAndTouchesNoOther) {
             const std::string into = fmt::format("{} cache, {}", dtype_name(cache_dtype), where);
             expect_equal_bits(keys.download(), want_keys, "keys, " + into);
             expect_equal_bits(values.download(), want_values, "values, " + into);
+          });
+  }
+}
+
+TEST_F(CudaRows, RotaryWriteCacheIsRotaryThenWriteCache) {
+  const Twin slots = twin(values_i64({63, 0, 17, 16, 40}));
+  const Twin positions = twin(values_i32({40, 0, 3, 39, 1}));
+  for (const DType cache_dtype : kFloatDTypes) {
+    sweep(std::array<std::int64_t, 3>{24, 64, 128},
+          [&](DType dtype, std::int64_t head_dim, Guards guards, RandomFill& random, const std::string& where) {
+            for (const std::int64_t rotary_dim : {head_dim, head_dim / 4}) {
+              const Twin cos_sin = random_twin(random, DType::kFloat32, {41, rotary_dim});
+              for (const RotaryStyle style : {RotaryStyle::kHalfSplit, RotaryStyle::kNeighbours}) {
+                const HostTensor query_values = random.tensor(dtype, {5, 7, head_dim});
+                const HostTensor key_values = random.tensor(dtype, {5, 3, head_dim});
+                const Twin value = random_twin(random, dtype, {5, 3, head_dim}, guards);
+                const HostTensor cache = random.tensor(cache_dtype, {4, kBlockSize, 3, head_dim});
+                const DeviceTensor query(backend(), query_values, guards), query_apart(backend(), query_values, guards);
+                const DeviceTensor key(backend(), key_values, guards), key_apart(backend(), key_values, guards);
+                const DeviceTensor keys(backend(), cache), keys_apart(backend(), cache);
+                const DeviceTensor values(backend(), cache), values_apart(backend(), cache);
+                ops::rotary_write_cache(ctx(), {.query = query,
+                                                .key = key,
+                                                .value = value.device,
+                                                .positions = positions.device,
+                                                .cos_sin = cos_sin.device,
+                                                .style = style,
+                                                .slots = slots.device,
+                                                .key_cache = keys,
+                                                .value_cache = values});
+                ops::rotary(ctx(), positions.device, cos_sin.device, style, query_apart);
+                ops::rotary(ctx(), positions.device, cos_sin.device, style, key_apart);
+                ops::write_cache(ctx(), key_apart, value.device, slots.device, keys_apart, values_apart);
+                const std::string what = fmt::format("{} cache, {}, rotary_dim {}, style {}", dtype_name(cache_dtype),
+                                                     where, rotary_dim, static_cast<int>(style));
+                expect_equal_bits(query.download(), query_apart.download(), "query, " + what);
+                expect_equal_bits(keys.download(), keys_apart.download(), "keys, " + what);
+                expect_equal_bits(values.download(), values_apart.download(), "values, " + what);
+              }
+            }
           });
   }
 }

@@ -18,8 +18,8 @@ void* device_allocate(std::int64_t bytes) {
     std::size_t total_bytes = 0;
     CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
     throw StartError(
-        fmt::format("out of GPU memory: {} bytes asked for, {} of {} free; lower --kv-cache-memory or the "
-                    "budget for adapters, or serve a smaller model",
+        fmt::format("out of GPU memory: {} bytes asked for, {} of {} free; lower --kv-cache-memory, "
+                    "--adapter-memory-fraction or --max-batch-prefill-tokens, or serve a smaller model",
                     bytes, free_bytes, total_bytes));
   }
   check(error, "cudaMalloc");

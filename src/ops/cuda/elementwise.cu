@@ -2,6 +2,7 @@
 #include "ops/cuda/cuda_backend.h"
 #include "ops/cuda/cuda_error.h"
 #include "ops/cuda/device_math.cuh"
+#include "ops/cuda/launch.cuh"
 
 namespace shoal::cuda {
 namespace {
@@ -38,6 +39,7 @@ Rows<T> rows_of(const Tensor& x) {
 template <int N, typename F>
 __global__ void each_kernel(F f, std::int64_t width) {
   const std::int64_t column = (static_cast<std::int64_t>(blockIdx.y) * kThreads + threadIdx.x) * N;
+  wait_for_inputs();
   if (column < width) f.template run<N>(static_cast<std::int64_t>(blockIdx.x), column);
 }
 
@@ -49,8 +51,7 @@ void for_each(cudaStream_t stream, std::int64_t rows, std::int64_t width, const 
   const bool wide = width % kWide == 0 && f.takes(kWide);
   const auto kernel = wide ? each_kernel<kWide, F> : each_kernel<1, F>;
   const dim3 grid(static_cast<unsigned>(rows), blocks_for(width, std::int64_t{kThreads} * (wide ? kWide : 1)));
-  kernel<<<grid, kThreads, 0, stream>>>(f, width);
-  CUDA_CHECK(cudaGetLastError());
+  launch_early(kernel, grid, kThreads, 0, stream, f, width);
 }
 
 template <Activation kKind>

@@ -1,0 +1,23 @@
+// Caller: who sent a request, by API key or header. Used by the router and the generate endpoints.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <variant>
+
+#include "server/errors.h"
+#include "server/http_server.h"
+#include "server/server_options.h"
+
+namespace shoal {
+
+struct Caller {
+  std::string tenant;  // "": none named
+};
+
+// Where keys are asked for, one of them must be given, or the answer is kUnauthorized. A key of a tenant speaks for
+// that tenant alone, whatever `x-shoal-tenant` says; otherwise the header names the tenant, and no tenant of a key can
+// be named so.
+std::variant<Caller, ApiError> find_caller(const ServerOptions& options, const HttpRequest& request);
+
+}  // namespace shoal
