@@ -40,6 +40,7 @@ class Batch {
   void give_back(Sequence& sequence);
 
   Sequences& running() { return running_; }
+  const Sequences& running() const { return running_; }
   // The empty table of a new sequence; any thread.
   BlockTable make_table() { return BlockTable(allocator_, prefixes_ ? &*prefixes_ : nullptr); }
   std::int64_t num_blocks() const { return allocator_.num_blocks(); }

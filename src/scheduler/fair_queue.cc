@@ -23,16 +23,18 @@ void FairLevel::note_start(const Sequence& sequence) {
 void FairLevel::add(std::unique_ptr<Sequence> sequence) {
   Tenants::Member& tenant = tenants_.open(sequence->request.tenant);
   Lines::Member& line = tenant.item.adapters.open(sequence->share_name);
-  sequence->round = round_of_new(tenant.item);
-  tenant.item.last_round = sequence->round;
-  tenant.item.rounds.insert(sequence->round);
-  ++tenant.item.num_waiting;
-  ++tenant.item.num_unstarted;
-  ++num_waiting_;
   auto& sequences = line.item.sequences;
   // At the end but for one that comes from a lower priority, and for the requests that came in between.
   const auto place = std::upper_bound(sequences.begin(), sequences.end(), sequence,
                                       [](const auto& a, const auto& b) { return a->arrival < b->arrival; });
+  sequence->round = tenant.item.last_round = round_of_new(tenant.item);
+  // Lines are in the order of places. Room for adapters goes by place: whoever stood first in the line and yet had a
+  // later place would wait for the room of those who wait behind it.
+  if (place != sequences.end()) sequence->round = std::min(sequence->round, (*place)->round);
+  tenant.item.rounds.insert(sequence->round);
+  ++tenant.item.num_waiting;
+  ++tenant.item.num_unstarted;
+  ++num_waiting_;
   sequences.insert(place, std::move(sequence));
   tenant.item.adapters.set_first(line, sequences.front()->place());
   refresh(tenant);

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <vector>
@@ -144,6 +145,28 @@ TEST_F(FairQueueTest, PrioritiesGoFirstButNobodyStarves) {
   EXPECT_EQ(order.find_first_of("lm"), static_cast<std::size_t>(kMaxPassed)) << order;
   EXPECT_LE(order.find('m'), static_cast<std::size_t>(kMaxPassed + 1)) << order;
   EXPECT_LT(order.rfind('l'), static_cast<std::size_t>(4 * kMaxPassed)) << order;
+  finish_taken();
+  EXPECT_EQ(queue_.num_levels(), 0U);
+}
+
+// Else each would wait for the other: for its turn in the line, and for its place's turn to have the adapter's room.
+TEST_F(FairQueueTest, OneFromALowerPriorityHasAPlaceBeforeThoseItIsPutBefore) {
+  add("a", "x", 10, 0);
+  for (std::int64_t i = 0; i < kMaxPassed; ++i) add("b", "", 10, 5);
+  for (int i = 0; i < 3; ++i) add("a", "x", 10, 5);
+  EXPECT_EQ(take(static_cast<std::size_t>(kMaxPassed), "x").size(), static_cast<std::size_t>(kMaxPassed));
+  QueuePlace first{.priority = -1};
+  std::int64_t num_waiting = 0;
+  queue_.for_each([&](Sequence& sequence) {
+    ++num_waiting;
+    first = std::min(first, sequence.place());
+  });
+  EXPECT_EQ(num_waiting, 4);
+  EXPECT_EQ(first.priority, 5);
+  EXPECT_EQ(first.arrival, 0);
+  const std::vector<const Sequence*> taken = take(4);
+  ASSERT_EQ(taken.size(), 4U);
+  EXPECT_EQ(taken.front()->arrival, 0);
   finish_taken();
   EXPECT_EQ(queue_.num_levels(), 0U);
 }

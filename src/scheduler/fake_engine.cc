@@ -132,6 +132,10 @@ std::uint64_t FakeEngine::run_row(const StepPlan& plan, const PlanSequence& row)
   for (std::int64_t position = first; position < row.cached_length + row.query_length; ++position) {
     const auto block =
         static_cast<std::int64_t>(plan.block_ids[static_cast<std::size_t>(row.block_begin + position / kBlockSize)]);
+    if (block < 0 || block >= info_.num_blocks) {
+      ADD_FAILURE() << "no block at position " << position;
+      return text;
+    }
     CacheSlot& slot = cache_[static_cast<std::size_t>(block * kBlockSize + position % kBlockSize)];
     if (position >= row.cached_length) {
       slot.position = position;
@@ -159,15 +163,15 @@ std::uint64_t FakeEngine::adapter_text(std::int32_t slot) const {
   return text_of_weights(adapter->second.id, adapter->second.generation);
 }
 
-std::uint64_t FakeEngine::text_of_adapter(const std::string& id) const {
-  const std::lock_guard lock(mutex_);
-  const auto replaced = generations_.find(id);
-  return text_of_weights(id, replaced == generations_.end() ? 0 : replaced->second);
-}
-
 void FakeEngine::replace_adapter(const std::string& id) {
   const std::lock_guard lock(mutex_);
   ++generations_[id];
+}
+
+std::uint64_t FakeEngine::num_replacements(const std::string& id) const {
+  const std::lock_guard lock(mutex_);
+  const auto replaced = generations_.find(id);
+  return replaced == generations_.end() ? 0 : replaced->second;
 }
 
 // The tokens that penalties count must be the text itself: given when it starts or restarts, then grown by samples.
@@ -196,7 +200,12 @@ std::int64_t FakeEngine::sample(std::uint64_t text, const SamplingParams& sampli
 }
 
 std::vector<std::int64_t> FakeEngine::solo_tokens(const Request& request) const {
-  std::uint64_t text = request.adapter.has_value() ? text_of_adapter(request.adapter->id) : text_of_weights("", 0);
+  return solo_tokens(request, request.adapter.has_value() ? num_replacements(request.adapter->id) : 0);
+}
+
+std::vector<std::int64_t> FakeEngine::solo_tokens(const Request& request, std::uint64_t generation) const {
+  std::uint64_t text =
+      request.adapter.has_value() ? text_of_weights(request.adapter->id, generation) : text_of_weights("", 0);
   for (const std::int64_t id : request.prompt_ids) text = mix(text, static_cast<std::uint64_t>(id));
   std::vector<std::int64_t> tokens;
   for (std::int64_t i = 0; i < request.max_new_tokens; ++i) {
@@ -207,9 +216,7 @@ std::vector<std::int64_t> FakeEngine::solo_tokens(const Request& request) const 
 }
 
 AdapterVersion FakeEngine::adapter_version(const AdapterKey& key) const {
-  const std::lock_guard lock(mutex_);
-  const auto replaced = generations_.find(key.id);
-  return {.signature = 1 + (replaced == generations_.end() ? 0 : replaced->second),
+  return {.signature = 1 + num_replacements(key.id),
           .file_bytes = (key.id.starts_with("big") ? 3 : 1) * BytePool::kAlignment};
 }
 
@@ -255,29 +262,81 @@ AdapterStats FakeEngine::adapter_stats() const {
   return {.tiers = tiers_.stats()};
 }
 
-// All moves that there is room for, at once; those of slow adapters begin and wait for the test.
+// All moves that there is room for, at once; those that are held or of slow adapters begin and wait for the test.
 void FakeEngine::run_moves() {
-  for (bool moved = true; moved;) {
-    moved = false;
-    if (const auto load = tiers_.next_load()) {
-      moved = true;
-      const std::string& id = tiers_.key(load->id).id;
-      const Weights weights{.id = id, .generation = generations_[id]};
-      forget_evicted();
-      if (id.starts_with("slow")) {
-        slow_loads_[load->id] = weights;
-      } else {
-        put_on_host(load->id, weights);
-      }
-    }
-    if (const auto upload = tiers_.next_upload()) {
-      moved = true;
-      forget_evicted();
-      on_device_[upload->slot] = on_host_.at(upload->id);
-      tiers_.upload_done(upload->id);
-    }
+  bool moved = true;
+  while (moved) {
+    moved = begin_load();
+    moved = begin_upload() || moved;
     forget_evicted();
   }
+  tell();
+}
+
+bool FakeEngine::begin_load() {
+  if (std::ssize(slow_loads_) >= max_loads_) return false;
+  const std::optional<AdapterTiers::Move> load = tiers_.next_load();
+  if (!load) return false;
+  const std::string& id = tiers_.key(load->id).id;
+  const Weights weights{.id = id, .generation = generations_[id]};
+  forget_evicted();
+  if (on_move_ || id.starts_with("slow")) {
+    slow_loads_[load->id] = weights;
+  } else {
+    put_on_host(load->id, weights);
+  }
+  if (on_move_) on_move_({.kind = HeldMove::Kind::kLoad, .id = load->id, .adapter = id});
+  return true;
+}
+
+bool FakeEngine::begin_upload() {
+  if (!held_uploads_.empty()) return false;
+  const std::optional<AdapterTiers::Move> upload = tiers_.next_upload();
+  if (!upload) return false;
+  forget_evicted();
+  if (on_move_) {
+    held_uploads_[upload->id] = upload->slot;
+    on_move_({.kind = HeldMove::Kind::kUpload, .id = upload->id, .adapter = tiers_.key(upload->id).id});
+  } else {
+    end_upload(upload->id, upload->slot);
+  }
+  return true;
+}
+
+void FakeEngine::end_upload(AdapterTiers::Id id, std::int32_t slot) {
+  on_device_[slot] = on_host_.at(id);
+  tiers_.upload_done(id);
+}
+
+void FakeEngine::hold_moves(std::int64_t max_loads, std::function<void(const HeldMove&)> on_begin) {
+  const std::lock_guard lock(mutex_);
+  max_loads_ = max_loads;
+  on_move_ = std::move(on_begin);
+}
+
+void FakeEngine::end_move(const HeldMove& move, std::optional<Error> error) {
+  const std::lock_guard lock(mutex_);
+  if (move.kind == HeldMove::Kind::kLoad) {
+    const Weights weights = slow_loads_.at(move.id);
+    slow_loads_.erase(move.id);
+    if (error) {
+      tiers_.load_failed(move.id, *std::move(error));
+    } else {
+      put_on_host(move.id, weights);
+    }
+  } else {
+    const std::int32_t slot = held_uploads_.at(move.id);
+    held_uploads_.erase(move.id);
+    if (error) {
+      tiers_.upload_failed(move.id, *std::move(error));
+    } else {
+      end_upload(move.id, slot);
+    }
+  }
+  run_moves();
+}
+
+void FakeEngine::tell() {
   if (std::exchange(told_news_, tiers_.num_news()) != tiers_.num_news()) wakeup_.notify();
 }
 

@@ -4,6 +4,8 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -49,12 +51,28 @@ class FakeEngine final : public Engine {
   // --- the test's side; any thread ---
   // What an engine that runs this request alone samples, the first max_new_tokens.
   std::vector<std::int64_t> solo_tokens(const Request& request) const;
+  // The same with the adapter as it was after so many replacements.
+  std::vector<std::int64_t> solo_tokens(const Request& request, std::uint64_t generation) const;
 
   // Adapters whose id starts with "slow" load until one of these is called; others are ready at once.
   void complete_load(const std::string& id);
   void fail_load(const std::string& id, Error error);
   // Its files are other ones from now on: the next load finds other weights.
   void replace_adapter(const std::string& id);
+  std::uint64_t num_replacements(const std::string& id) const;
+
+  // A load or an upload that has begun.
+  struct HeldMove {
+    enum class Kind : std::uint8_t { kLoad, kUpload };
+    Kind kind = Kind::kLoad;
+    AdapterTiers::Id id = -1;
+    std::string adapter;
+  };
+  // From now on each move lasts until end_move(); `max_loads` loads at a time and one upload. `on_begin` must not call
+  // the engine.
+  void hold_moves(std::int64_t max_loads, std::function<void(const HeldMove&)> on_begin);
+  void end_move(const HeldMove& move, std::optional<Error> error);
+
   // Requests that want or hold an adapter.
   std::int64_t num_pins() const;
   std::int64_t num_pins(const std::string& id) const;
@@ -92,12 +110,15 @@ class FakeEngine final : public Engine {
   void check_row(const StepPlan& plan, std::size_t index);
   void check_blocks(const StepPlan& plan, const PlanSequence& row);
   std::int64_t first_visible(const PlanSequence& row) const;
-  std::uint64_t text_of_adapter(const std::string& id) const;
   std::uint64_t run_row(const StepPlan& plan, const PlanSequence& row);
   std::uint64_t adapter_text(std::int32_t slot) const;
   void follow_history(const StepPlan& plan, const PlanSequence& row, std::uint64_t text, std::int64_t token);
   std::int64_t sample(std::uint64_t text, const SamplingParams& sampling, std::int64_t length) const;
   void run_moves();
+  bool begin_load();
+  bool begin_upload();
+  void end_upload(AdapterTiers::Id id, std::int32_t slot);
+  void tell();
   void put_on_host(AdapterTiers::Id id, const Weights& weights);
   void forget_evicted();
   std::optional<AdapterTiers::Id> take_slow_load(const std::string& id);
@@ -118,6 +139,9 @@ class FakeEngine final : public Engine {
   AdapterTiers tiers_;
   std::uint64_t told_news_ = 0;
   std::map<AdapterTiers::Id, Weights> on_host_, slow_loads_;
+  std::map<AdapterTiers::Id, std::int32_t> held_uploads_;  // the slots that they go to
+  std::function<void(const HeldMove&)> on_move_;           // none: moves are not held
+  std::int64_t max_loads_ = std::numeric_limits<std::int64_t>::max();
   std::map<std::int32_t, Weights> on_device_;         // by slot
   std::map<std::int32_t, std::int64_t> slot_pins_;    // by slot
   std::map<std::string, std::int64_t> tickets_;       // by adapter, wanted and pinned

@@ -45,6 +45,11 @@ class Scheduler::Loop {
   // When the first of the requests that are here has had its time; none: no limit, or no requests.
   std::optional<std::chrono::steady_clock::time_point> deadline() const;
   void end_all();  // instead of the next turn: every stream ends now
+  // What it has between two turns, for who checks that all of it balances. A request is in one of the three.
+  const Batch& batch() const { return batch_; }
+  void for_each_queued(const std::function<void(const Sequence&)>& visit) { adapter_queue_.for_each(visit); }
+  const Sequences& waiting() const { return waiting_; }
+  const Sequences& running() const { return batch_.running(); }
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -1,0 +1,103 @@
+# Bugs that a programmer could write, each in one place of the real scheduler: mutant(NAME FILE RIGHT WRONG) compiles
+# FILE (in src/) once more with WRONG instead of RIGHT, which stands there exactly once. The simulator must find each
+# within 1,000 traces. Read by CMakeLists.txt, which makes the targets, and by mutate.cmake, which writes the sources.
+
+# A cancelled request keeps its state slot.
+mutant(keeps_slot_of_cancelled scheduler/loop.cc
+  [=[batch_.give_back(*sequence);]=]
+  [=[if (!sequence->stream->cancelled()) batch_.give_back(*sequence);]=])
+
+# A request that ends without a last event keeps its permit.
+mutant(keeps_permit_of_cancelled scheduler/loop.cc
+  [=[for (const auto& sequence : ended_) admission_.leave(sequence->request.tenant);]=]
+  [=[for (const auto& sequence : ended_) {
+      if (sequence->last_event.has_value()) admission_.leave(sequence->request.tenant);
+    }]=])
+
+# Whoever still waits for its adapter is not looked at when it is cancelled or overdue.
+mutant(ignores_cancel_in_queue scheduler/loop.cc
+  [=[  adapter_queue_.for_each(visit);
+]=]
+  [=[]=])
+
+# Once a request has had its time, those that come later have theirs for ever.
+mutant(forgets_next_deadline scheduler/loop.cc
+  [=[    if (now < deadline) {
+      next_deadline_ = std::min(next_deadline_, deadline);
+]=]
+  [=[    if (now < deadline) {
+]=])
+
+# Nobody takes the place of a request that ended, until something rings.
+mutant(forgets_who_waits_for_a_place scheduler/loop.cc
+  [=[    pins_released_ = true;
+]=]
+  [=[]=])
+
+# A preempted sequence comes back without its last token.
+mutant(preemption_loses_last_token scheduler/batch.cc
+  [=[give_back(*youngest);]=]
+  [=[give_back(*youngest);
+  if (youngest->num_generated() > 0) youngest->tokens.pop_back();]=])
+
+# A preempted sequence believes that its text is still in the cache.
+mutant(preemption_keeps_cached_length scheduler/batch.cc
+  [=[  sequence.num_cached = 0;
+]=]
+  [=[]=])
+
+# A preempted sequence comes back without the tokens that its penalties count.
+mutant(preemption_loses_penalty_history scheduler/batch.cc
+  [=[  sequence.history_given = false;
+]=]
+  [=[]=])
+
+# A preempted sequence lets go of its adapter, which it needs again.
+mutant(preemption_unpins_adapter scheduler/batch.cc
+  [=[give_back(*youngest);]=]
+  [=[give_back(*youngest);
+  youngest->pin.release();]=])
+
+# The first of all is preempted and not the last.
+mutant(preempts_the_oldest scheduler/batch.cc
+  [=[  std::unique_ptr<Sequence> youngest = std::move(running_.back());
+  running_.pop_back();]=]
+  [=[  std::unique_ptr<Sequence> youngest = std::move(running_.front());
+  running_.erase(running_.begin());]=])
+
+# A state slot is free while its sequence still has it.
+mutant(gives_slot_back_twice scheduler/batch.cc
+  [=[std::exchange(sequence.state_slot, -1)]=]
+  [=[sequence.state_slot]=])
+
+# The chunk after the first begins one token too late.
+mutant(chunk_skips_a_token scheduler/batch.cc
+  [=[planned_[row]->num_cached += plan_.sequences[row].query_length;]=]
+  [=[const PlanSequence& ran = plan_.sequences[row];
+    planned_[row]->num_cached += ran.query_length + (ran.logit_rows == 0 && ran.cached_length == 0 ? 1 : 0);]=])
+
+# A prefix is shared one token before it is computed.
+mutant(shares_prefix_too_early scheduler/batch.cc
+  [=[first(static_cast<std::size_t>(sequence->num_cached))]=]
+  [=[first(sequence->tokens.size())]=])
+
+# All adapters share their prefixes, the base model too.
+mutant(shares_prefix_between_adapters scheduler/adapter_queue.cc
+  [=[sequence.prefix_key.adapter = sequence.pin.pinned().identity;]=]
+  [=[]=])
+
+# Prefixes are kept by the adapter's name, which stays when its files are replaced.
+mutant(shares_prefix_with_replaced_adapter scheduler/adapter_queue.cc
+  [=[sequence.prefix_key.adapter = sequence.pin.pinned().identity;]=]
+  [=[sequence.prefix_key.adapter.low = std::hash<std::string>()(sequence.share_name);]=])
+
+# Requests for hot adapters pass one for a cold adapter for as long as they come.
+mutant(passes_without_bound scheduler/adapter_queue.cc
+  [=[now - blocked->since < cycle_time_]=]
+  [=[now >= blocked->since]=])
+
+# A sequence goes on with the block that it freed when another had the same text first.
+mutant(uses_block_after_free cache/block_table.cc
+  [=[    own = held;
+]=]
+  [=[]=])
