@@ -1,5 +1,6 @@
 // One to eight warps take a row of the weight (an output column) and walk along it 16 bytes a lane, several loads ahead
-// of their use; the few rows of x come from the first cache. Each output's order of summation depends on K alone.
+// of their use; the few rows of x come from the first cache. Each output's order of summation depends on the weight's
+// shape alone.
 #include "ops/cuda/few_rows.h"
 
 #include "ops/cuda/cuda_error.h"
