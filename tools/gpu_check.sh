@@ -24,11 +24,11 @@ case $part in
     ;;
   sanitizer)
     ops=$(find_binary shoal_ops_cuda_test)
-    # The kernels that index through tables, at sizes that end in reasonable time under the tool.
-    for tool in memcheck racecheck; do
-      timeout "$limit_s" compute-sanitizer --tool "$tool" --error-exitcode 1 \
-        "$ops" --gtest_brief=1 --gtest_filter='CudaLora*:CudaRows*:CudaSampling.R*'
-    done
+    # The kernels that index through tables; those that share memory, of which LoRA alone takes minutes.
+    timeout 240 compute-sanitizer --tool memcheck --error-exitcode 1 \
+      "$ops" --gtest_brief=1 --gtest_filter='CudaLora*:CudaRows*:CudaAttention*:CudaSampling.R*'
+    timeout 240 compute-sanitizer --tool racecheck --error-exitcode 1 \
+      "$ops" --gtest_brief=1 --gtest_filter='CudaRows.*Norm*'
     ;;
   bench | versus)
     shoal=$(find_binary shoal)
