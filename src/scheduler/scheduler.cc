@@ -23,7 +23,7 @@ void Scheduler::run(const std::stop_token& stop) {
   Loop::News news = Loop::News::kRung;
   while (!stop.stop_requested()) {
     if (loop_->turn(news)) {
-      news = wakeup_.wait_for(std::chrono::milliseconds(0)) ? Loop::News::kRung : Loop::News::kNone;
+      news = wakeup_.take() ? Loop::News::kRung : Loop::News::kNone;
     } else if (const auto deadline = loop_->deadline()) {
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline - now_());
       news = wakeup_.wait_for(std::max(left, std::chrono::milliseconds(0))) ? Loop::News::kRung : Loop::News::kNone;
