@@ -16,7 +16,7 @@ export SHOAL_CACHE := $(CACHE)
 CARGO_PINS := $(shell sha256sum rust/text/Cargo.lock 2>/dev/null | cut -c1-12)
 CONFIGURE = -DSHOAL_CARGO_TARGET_DIR=$(CACHE)/cargo-$(CARGO_PINS) -DSHOAL_PYTHON=$(PYTHON)
 
-.PHONY: help setup setup-lint demo demo-smollm2 test build build-cuda bench bench-serving models lint format format-check layers asan tsan fuzz clean
+.PHONY: help setup setup-lint demo demo-smollm2 test build build-cuda bench bench-serving models lint format format-check layers asan tsan simulate fuzz clean
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -86,6 +86,12 @@ tsan: setup ## the tests of the threaded rooms under ThreadSanitizer
 	cmake --build --preset tsan -j $(JOBS) --target $(TSAN_ROOMS:%=shoal_%_test)
 	$(PYTHON) tools/run_tests.py --build-dir build-tsan --names '$(TSAN_ROOMS)'
 TSAN_ROOMS := core text engine scheduler server
+
+simulate: setup ## the scheduler in virtual time: 10,000 random traces from SEED on
+	cmake --preset release $(CONFIGURE)
+	cmake --build --preset release -j $(JOBS) --target shoal_simulate
+	build/tests/simulator/shoal_simulate --traces 10000 --first-seed $(SEED)
+SEED ?= 1
 
 fuzz: setup-lint ## each fuzz target for FUZZ_SECONDS (clang, libFuzzer)
 	tools/fuzz.sh $(CONFIGURE)

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <future>
@@ -17,6 +18,7 @@
 #include "core/result.h"
 #include "core/tensor.h"
 #include "core/thread_pool.h"
+#include "core/wakeup.h"
 
 namespace shoal {
 namespace {
@@ -150,6 +152,19 @@ TEST(Result, HoldsValueOrError) {
   EXPECT_EQ(good.value(), 3);
   EXPECT_EQ(bad.error().message, "no");
   EXPECT_DEATH((void)bad.value(), "check failed");
+}
+
+TEST(Wakeup, RingsAreRememberedAsOneAndTakenOnce) {
+  Wakeup wakeup;
+  EXPECT_FALSE(wakeup.take());
+  wakeup.notify();
+  wakeup.notify();
+  EXPECT_TRUE(wakeup.take());
+  EXPECT_FALSE(wakeup.take());
+  EXPECT_FALSE(wakeup.wait_for(std::chrono::milliseconds(0))) << "it was taken";
+  wakeup.notify();
+  wakeup.wait();
+  EXPECT_FALSE(wakeup.take());
 }
 
 }  // namespace

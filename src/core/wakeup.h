@@ -4,6 +4,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <utility>
 
 namespace shoal {
 
@@ -25,7 +26,13 @@ class Wakeup {
     rung_ = false;
   }
 
-  // The same with a time limit; false when it passed without a ring.
+  // Whether a ring is remembered; forgets it and never sleeps. A wait of no time at all does: some 60 us on Linux.
+  bool take() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(rung_, false);
+  }
+
+  // As wait(), with a time limit; false when it passed without a ring.
   bool wait_for(std::chrono::milliseconds timeout) {
     std::unique_lock lock(mutex_);
     const bool rung = condition_.wait_for(lock, timeout, [this] { return rung_; });

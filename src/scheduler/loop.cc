@@ -120,13 +120,13 @@ bool Scheduler::Loop::turn(News news) {
 // where steps are short.
 Scheduler::Loop::News Scheduler::Loop::look_for_news() {
   using std::chrono::milliseconds;
-  bool rung = wakeup_.wait_for(milliseconds(0));
+  bool rung = wakeup_.take();
   if (pins_released_ && adapter_queue_.num_waiting() > 0) {
     const Clock::time_point latest = Clock::now() + last_step_ / 50;
     while (engine_.adapters_arriving() && Clock::now() + milliseconds(1) <= latest) {
       rung = wakeup_.wait_for(milliseconds(1)) || rung;
     }
-    rung = wakeup_.wait_for(milliseconds(0)) || rung;
+    rung = wakeup_.take() || rung;
   }
   return rung ? News::kRung : News::kNone;
 }

@@ -101,3 +101,9 @@ mutant(uses_block_after_free cache/block_table.cc
   [=[    own = held;
 ]=]
   [=[]=])
+
+# A request that was passed too often goes before others, but the room for its adapter goes to them.
+mutant(promotes_without_a_place scheduler/fair_queue.cc
+  [=[  if (place != sequences.end()) sequence->round = std::min(sequence->round, (*place)->round);
+]=]
+  [=[]=])

@@ -27,6 +27,7 @@ class SimulatedEngine final : public Engine {
   std::optional<PinnedAdapter> pin_adapter(const AdapterTicket& ticket) override;
   void release_adapter(const AdapterTicket& ticket) override;
   AdapterVersion adapter_version(const AdapterKey& key) const override { return fake_.adapter_version(key); }
+  bool adapters_arriving() const override { return false; }  // the loop that waits for them is not this one
   AdapterStats adapter_stats() const override { return fake_.adapter_stats(); }
 
   std::int64_t num_steps() const { return num_steps_; }

@@ -138,7 +138,7 @@ void Simulation::run() {
     if (failures_.size() > 0) return;
     if (worked) {
       news =
-          wakeup_.wait_for(std::chrono::milliseconds(0)) ? Scheduler::Loop::News::kRung : Scheduler::Loop::News::kNone;
+          wakeup_.take() ? Scheduler::Loop::News::kRung : Scheduler::Loop::News::kNone;
     } else if (const auto woken_by = wait()) {
       news = *woken_by;
     } else {
@@ -152,7 +152,7 @@ void Simulation::run() {
 // As the scheduler's thread sleeps: only a ring or the deadline wakes it. None where neither will come.
 std::optional<Scheduler::Loop::News> Simulation::wait() {
   const auto deadline = loop_.deadline();
-  while (!wakeup_.wait_for(std::chrono::milliseconds(0))) {
+  while (!wakeup_.take()) {
     if (deadline && *deadline <= time_.now()) return Scheduler::Loop::News::kNone;
     if (!deadline && !time_.has_events()) return std::nullopt;
     time_.advance_to_next(deadline.value_or(VirtualTime::TimePoint::max()));

@@ -75,7 +75,9 @@ TEST(SimulatorRuns, CrashIsAFailureWithItsLastWords) {
 
 // Fails where one request for the base model is cancelled and another, for an adapter, has more than 10 tokens.
 bool fails(const Trace& trace) {
-  const auto is_cancelled = [](const TraceRequest& request) { return request.cancel_after_tokens > 0; };
+  const auto is_cancelled = [](const TraceRequest& request) {
+    return request.adapter < 0 && request.cancel_after_tokens > 0;
+  };
   const auto is_long = [](const TraceRequest& request) { return request.adapter >= 0 && request.max_new_tokens > 10; };
   return std::any_of(trace.requests.begin(), trace.requests.end(), is_cancelled) &&
          std::any_of(trace.requests.begin(), trace.requests.end(), is_long);
@@ -84,7 +86,7 @@ bool fails(const Trace& trace) {
 TEST(SimulatorShrinking, LeavesWhatTheFailureNeeds) {
   Trace trace = random_trace(1);
   trace.requests.push_back({.arrival_us = 7, .adapter = 4, .own_tokens = 9, .max_new_tokens = 100, .priority = 2});
-  trace.requests.push_back({.arrival_us = 9, .adapter = 3, .shared_tokens = 20, .cancel_after_tokens = 5});
+  trace.requests.push_back({.arrival_us = 9, .shared_tokens = 20, .cancel_after_tokens = 5});
   trace.replacements.push_back({.time_us = 4, .adapter = 5});
   trace.failed_steps.push_back(6);
   ASSERT_TRUE(fails(trace));
