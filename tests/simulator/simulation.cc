@@ -137,8 +137,7 @@ void Simulation::run() {
     check_permits();
     if (failures_.size() > 0) return;
     if (worked) {
-      news =
-          wakeup_.take() ? Scheduler::Loop::News::kRung : Scheduler::Loop::News::kNone;
+      news = wakeup_.take() ? Scheduler::Loop::News::kRung : Scheduler::Loop::News::kNone;
     } else if (const auto woken_by = wait()) {
       news = *woken_by;
     } else {
