@@ -131,6 +131,7 @@ def test_a_slow_adapter_delays_nobody_else(slow_disk_server):
                                                             adapter_id="behind-a-slow-disk"))
             if waiting is not None and waiting.done():
                 break
+        await asyncio.wait_for(waiting, 60)  # where steps are fast the stream ends before the load
         took_s = time.monotonic() - sent
         stream.drop()
         assert "generated_text" in waiting.result()[-1], waiting.result()
