@@ -1,6 +1,9 @@
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <random>
+#include <stop_token>
+#include <thread>
 #include <vector>
 
 #include "scheduler/fake_engine.h"
@@ -88,6 +91,15 @@ TEST_P(SchedulerStress, ThousandRequestsWithCancelsAtRandomStages) {
                        .adapter_cycle_time = std::chrono::milliseconds(1),
                        .block_order = test_case.order,
                        .prefix_caching = test_case.prefix_caching});
+  // Steps of some length, as a model's: else most answers end before a cancel can reach them.
+  engine.hold();
+  const std::jthread pacer([&engine](const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      engine.allow(1);
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+    engine.resume();
+  });
   std::mt19937_64 random(test_case.seed);
   std::vector<Live> live;
   int submitted = 0;

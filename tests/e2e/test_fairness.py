@@ -106,8 +106,9 @@ def test_limits_answer_429_and_504_and_give_everything_back(paced_model):
         for answer in (running.result(), queued.result()):
             assert answer.status_code == 504 and answer.json()["error_type"] == "timeout", answer.text
     server.wait_idle()
-    assert server.metric('shoal_requests_timed_out{stage="running"}') == 1
-    assert server.metric('shoal_requests_timed_out{stage="queued"}') == 1
+    # The one that waited may have run for the moment between both deadlines.
+    running, queued = (server.metric(f'shoal_requests_timed_out{{stage="{stage}"}}') for stage in ("running", "queued"))
+    assert running >= 1 and running + queued == 2
     assert ask("b", max_new_tokens=2).status_code == 200
     assert server.stop() == 0
 
