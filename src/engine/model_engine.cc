@@ -132,7 +132,7 @@ AdapterStoreOptions ModelEngine::adapter_options(const EngineOptions& options, s
   std::int64_t bytes_each = 0;
   for (std::int32_t id = 0; id < lora_targets_.size(); ++id) {
     const LoraTarget& target = lora_targets_.at(id);
-    constexpr std::int64_t kPaddingAndTable = 2 * 16 + static_cast<std::int64_t>(sizeof(LoraPairRef));
+    constexpr std::int64_t kPaddingAndTable = std::int64_t{2} * 16 + static_cast<std::int64_t>(sizeof(LoraPairRef));
     bytes_each += options.min_adapters.rank * 2 * (target.in_features + target.out_features) + kPaddingAndTable;
   }
   bytes_each = BytePool::rounded(bytes_each);
