@@ -39,11 +39,13 @@ struct AttentionInput {
 };
 
 struct RotaryWriteInput {
-  Tensor query;               // [tokens, heads, head_dim], rotated in place
-  Tensor key, value;          // as for write_cache; the key's rotation is written and need not be left in `key`
-  Tensor positions, cos_sin;  // as for rotary
+  Tensor query;       // [tokens, heads, head_dim] activations or float32, rows may be strided; rotated in place
+  Tensor key, value;  // [tokens, kv_heads, head_dim] likewise; the key's rotation need not be left in `key`
+  Tensor positions;   // i32 [tokens]
+  Tensor cos_sin;     // float32 [positions, rotary_dim], as for rotary
   RotaryStyle style = RotaryStyle::kHalfSplit;
-  Tensor slots, key_cache, value_cache;
+  Tensor slots;                   // i64 [tokens]
+  Tensor key_cache, value_cache;  // [blocks, 16, kv_heads, head_dim] float32, bfloat16 or float16
 };
 
 namespace ops {

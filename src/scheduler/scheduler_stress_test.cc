@@ -115,10 +115,6 @@ TEST_P(SchedulerStress, ThousandRequestsWithCancelsAtRandomStages) {
                         .client = std::move(client),
                         .fate = static_cast<Fate>(random() % 3),
                         .cancel_after = random() % 30});
-        if (live.back().fate == Fate::kCancelAtOnce) {  // here: later the answer may have ended
-          live.back().client.cancel();
-          live.back().cancelled = true;
-        }
       } else {
         ASSERT_EQ(client.refusal().code, ErrorCode::kOverloaded);
         ++overloaded;
@@ -129,7 +125,8 @@ TEST_P(SchedulerStress, ThousandRequestsWithCancelsAtRandomStages) {
     if (random() % 8 == 0) engine.fail_load("slow-broken", {ErrorCode::kAdapterInvalid, "broken"});
     std::erase_if(live, [&](Live& each) {
       const bool over = each.client.poll();
-      const bool due = each.fate == Fate::kCancelAfterTokens && each.client.tokens.size() >= each.cancel_after;
+      const bool due = each.fate == Fate::kCancelAtOnce ||
+                       (each.fate == Fate::kCancelAfterTokens && each.client.tokens.size() >= each.cancel_after);
       if (!over && due) {
         each.client.cancel();
         each.cancelled = true;

@@ -85,7 +85,7 @@ def test_limits_answer_429_and_504_and_give_everything_back(paced_model):
     config = json.loads(config_path.read_text())
     config_path.write_text(json.dumps(config | {"num_hidden_layers": 32}))  # an answer takes longer than it may
     keys = ["--tenant-api-key", "a=key-of-a", "--tenant-api-key", "b=key-of-b"]
-    server = Server(paced_model, "--load-format", "dummy", "--max-batch-size", "1", "--max-queue", "1",
+    server = Server(paced_model, "--load-format", "dummy", "--max-batch-size", "1", "--max-queue", "2",
                     "--max-requests-per-tenant", "2", "--request-timeout", "1.5", *keys)
 
     def ask(tenant: str, **parameters) -> requests.Response:
@@ -94,21 +94,23 @@ def test_limits_answer_429_and_504_and_give_everything_back(paced_model):
         return requests.post(server.url + "/generate", json=body, headers=headers, timeout=60)
 
     assert ask("c").status_code == 401
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
         running = pool.submit(ask, "a")
         wait_for(lambda: server.metric("shoal_running") == 1)
         queued = pool.submit(ask, "a")
         wait_for(lambda: server.metric("shoal_queued") == 1)
+        time.sleep(0.2)
+        passing = pool.submit(ask, "b", priority=1)  # has the place between the other two's ends
+        wait_for(lambda: server.metric("shoal_queued") == 2)
         for tenant, reason in (("a", "max_queue"), ("b", "max_queue")):
             refused = ask(tenant)
             assert refused.status_code == 429 and refused.headers["retry-after"] == "1", refused.text
         assert server.metric('shoal_requests_rejected{reason="max_queue"}') == 2
-        for answer in (running.result(), queued.result()):
+        for answer in (running.result(), queued.result(), passing.result()):
             assert answer.status_code == 504 and answer.json()["error_type"] == "timeout", answer.text
     server.wait_idle()
-    # The one that waited may have run for the moment between both deadlines.
-    running, queued = (server.metric(f'shoal_requests_timed_out{{stage="{stage}"}}') for stage in ("running", "queued"))
-    assert running >= 1 and running + queued == 2
+    assert server.metric('shoal_requests_timed_out{stage="running"}') == 2
+    assert server.metric('shoal_requests_timed_out{stage="queued"}') == 1
     assert ask("b", max_new_tokens=2).status_code == 200
     assert server.stop() == 0
 

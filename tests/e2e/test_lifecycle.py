@@ -130,17 +130,20 @@ def test_sigterm_drains(own_server):
         events = stream.events()
         await anext(events)
         server.terminate()
+        sent = time.monotonic()
         count = 1
-        health = None
+        health, took_s = None, 0.0
         async for _ in events:
             count += 1
             if health in (None, 200):  # the signal takes its moment
                 health = await asyncio.to_thread(try_health, server.url)
-        return count, health
+                took_s = time.monotonic() - sent
+        return count, health, took_s
 
-    count, health = asyncio.run(run())
+    count, health, took_s = asyncio.run(run())
     assert count == 1000, "the stream was cut"
     assert health in (503, "closed")
+    assert took_s < 0.5
     assert server.process.wait(60) == 0
 
 
