@@ -39,7 +39,7 @@ async def waits_of_b(port: int, flood: bool, num_requests: int = 20, period_s: f
     async def flood_by_a():
         while True:
             inputs = f"{len(of_a)} {SHORT}"
-            of_a.append(asyncio.create_task(first_token_seconds(port, "a", inputs, max_new_tokens=10)))
+            of_a.append(asyncio.create_task(first_token_seconds(port, "a", inputs, max_new_tokens=40)))
             await asyncio.sleep(period_s / FLOOD_RATE)
 
     flooding = asyncio.create_task(flood_by_a()) if flood else None
