@@ -3,6 +3,7 @@
 #include "core/result.h"
 #include "ops/elementwise.h"
 #include "ops/lora.h"
+#include "ops/matmul.h"
 
 namespace shoal {
 namespace {
@@ -96,6 +97,20 @@ Tensor Linear::forward(Context& ctx, const Tensor& x, const AdapterBatchData& ad
   apply(ctx, x, adapter_data.tokens, MatmulOutput::kOverwrite, out);
   if (split_ == LinearSplit::kRow) communicator_->all_reduce(ctx.stream, out);
   return out;
+}
+
+void Linear::forward_activated(Context& ctx, const Tensor& x, const AdapterBatchData& adapter_data, Activation kind,
+                               const Tensor& out) const {
+  CHECK(split_ == LinearSplit::kColumn);
+  if (adapter_data.tokens.empty()) {
+    ops::matmul_activated(ctx, x, weight_, bias_.values, kind, out);
+    return;
+  }
+  const Arena::Scope scope(ctx.arena);
+  const bool in_place = out.dtype() == DType::kFloat32;
+  const Tensor product = in_place ? out : ctx.arena.take(DType::kFloat32, {x.dim(0), weight_.rows});
+  apply(ctx, x, adapter_data.tokens, MatmulOutput::kOverwrite, product);
+  ops::activation(ctx, kind, product, out);
 }
 
 void Linear::forward_add(Context& ctx, const Tensor& x, const AdapterBatchData& adapter_data,

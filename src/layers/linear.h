@@ -40,6 +40,10 @@ class Linear {
   // x W^T + bias + LoRA: x [tokens, in_features] -> [tokens, out_features] float32, from the arena: what
   // reads it rounds once, after deltas have joined and angles have turned.
   Tensor forward(Context& ctx, const Tensor& x, const AdapterBatchData& adapter_data) const;
+  // out = f(x W^T + bias + LoRA): out [tokens, out_features] activations of what reads it. For layers whose outputs are
+  // spread.
+  void forward_activated(Context& ctx, const Tensor& x, const AdapterBatchData& adapter_data, Activation kind,
+                         const Tensor& out) const;
   // residual += x W^T + bias + LoRA, reduced over ranks first where the inputs are spread.
   void forward_add(Context& ctx, const Tensor& x, const AdapterBatchData& adapter_data, const Tensor& residual) const;
   // The same without the reduction: partial += this rank's share. For layers that reduce once for several products.

@@ -24,11 +24,13 @@ void Mlp::forward_add_partial(Context& ctx, const ForwardInput& in, const Tensor
 }
 
 Tensor Mlp::activated(Context& ctx, const ForwardInput& in, const Tensor& x) const {
-  const Tensor up = up_.forward(ctx, x, in.adapter_data);
-  const DType dtype = down_.in_dtype(ctx.backend);
-  const bool in_place = kind_ == MlpKind::kPlain && up.dtype() == dtype;
-  const Tensor out = in_place ? up : ctx.arena.take(dtype, {x.dim(0), intermediate_});
-  activate(ctx, up, out);
+  const Tensor out = ctx.arena.take(down_.in_dtype(ctx.backend), {x.dim(0), intermediate_});
+  if (kind_ == MlpKind::kPlain) {
+    up_.forward_activated(ctx, x, in.adapter_data, activation_, out);
+  } else {
+    const Arena::Scope scope(ctx.arena);
+    ops::gated_activation(ctx, activation_, up_.forward(ctx, x, in.adapter_data), out);
+  }
   return out;
 }
 

@@ -56,6 +56,15 @@ void Backend::fill_bytes(Stream, const Tensor& tensor, std::uint8_t value) const
   if (tensor.num_bytes() > 0) std::memset(tensor.raw(), value, static_cast<std::size_t>(tensor.num_bytes()));
 }
 
+void Backend::matmul_activated(Context& ctx, const Tensor& x, const Matrix& weight, const Tensor& bias, Activation kind,
+                               const Tensor& out) const {
+  const Arena::Scope scope(ctx.arena);
+  const bool in_place = out.dtype() == DType::kFloat32;
+  const Tensor product = in_place ? out : ctx.arena.take(DType::kFloat32, {out.dim(0), out.dim(1)});
+  matmul(ctx, x, weight, bias, MatmulOutput::kOverwrite, product);
+  activation(ctx, kind, product, out);
+}
+
 void Backend::rotary_write_cache(Context& ctx, const RotaryWriteInput& in) const {
   rotary(ctx, in.positions, in.cos_sin, in.style, in.query);
   rotary(ctx, in.positions, in.cos_sin, in.style, in.key);

@@ -93,6 +93,8 @@ class Backend {
   // --- operations ---
   virtual void matmul(Context& ctx, const Tensor& x, const Matrix& weight, const Tensor& bias, MatmulOutput mode,
                       const Tensor& out) const = 0;
+  virtual void matmul_activated(Context& ctx, const Tensor& x, const Matrix& weight, const Tensor& bias,
+                                Activation kind, const Tensor& out) const;
   virtual void embedding(Context& ctx, const Tensor& ids, const Matrix& table, EmbeddingOutput mode,
                          const Tensor& out) const = 0;
   virtual void rms_norm(Context& ctx, const Tensor& x, const Tensor& weight, float epsilon,

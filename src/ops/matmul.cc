@@ -14,6 +14,13 @@ void matmul(Context& ctx, const Tensor& x, const Matrix& weight, const Tensor& b
   ctx.backend.matmul(ctx, x, weight, bias, mode, out);
 }
 
+void matmul_activated(Context& ctx, const Tensor& x, const Matrix& weight, const Tensor& bias, Activation kind,
+                      const Tensor& out) {
+  op_checks::check_product(ctx, x, weight, bias, out);
+  if (x.dim(0) == 0) return;
+  ctx.backend.matmul_activated(ctx, x, weight, bias, kind, out);
+}
+
 void embedding(Context& ctx, const Tensor& ids, const Matrix& table, EmbeddingOutput mode, const Tensor& out) {
   CHECK(table.defined());
   CHECK(ids.dtype() == DType::kInt64 || ids.dtype() == DType::kInt32);

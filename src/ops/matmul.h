@@ -17,6 +17,10 @@ namespace ops {
 void matmul(Context& ctx, const Tensor& x, const Matrix& weight, const Tensor& bias, MatmulOutput mode,
             const Tensor& out);
 
+// out = f(x W^T + bias): as matmul, rounded once, after the activation; out [tokens, rows] in any float dtype.
+void matmul_activated(Context& ctx, const Tensor& x, const Matrix& weight, const Tensor& bias, Activation kind,
+                      const Tensor& out);
+
 // out[t] = table[ids[t]], or out[t] += ... : ids i64 or i32 [tokens], each in [0, table.rows) (checked on the host),
 // out [tokens, cols] activations or float32.
 void embedding(Context& ctx, const Tensor& ids, const Matrix& table, EmbeddingOutput mode, const Tensor& out);

@@ -4,6 +4,7 @@
 
 #include <array>
 
+#include "ops/elementwise.h"
 #include "ops/op_test_util.h"
 #include "ops/tolerance.h"
 
@@ -188,6 +189,23 @@ TEST_P(Matmul, KeepsNanAndInfinityInTheirRow) {
     for (std::int64_t t = 0; t < 14; ++t) {
       if (t == 5) continue;
       EXPECT_EQ(out.at(t, 39), clean.at(t, 39)) << t;
+    }
+  }
+}
+
+TEST_P(Matmul, ActivatedIsTheActivationOfTheProduct) {
+  RandomFill random(6);
+  for (const DType dtype : kFloatDTypes) {
+    const Matrix weight = tested().matrix(dtype, random.tensor(DType::kFloat32, {40, 65}));
+    const HostTensor x = random.tensor(DType::kFloat32, {5, 65});
+    const HostTensor bias = random.tensor(DType::kFloat32, {40});
+    for (const Activation kind : {Activation::kSilu, Activation::kGeluErf, Activation::kGeluTanh, Activation::kRelu}) {
+      HostTensor want(DType::kFloat32, {5, 40});
+      ops::matmul(ctx(), x, weight, bias, MatmulOutput::kOverwrite, want);
+      ops::activation(ctx(), kind, want, want);
+      HostTensor got(DType::kFloat32, {5, 40});
+      ops::matmul_activated(ctx(), x, weight, bias, kind, got);
+      expect_same_bits(got, 0, want, fmt::format("{}, activation {}", dtype_name(dtype), static_cast<int>(kind)));
     }
   }
 }

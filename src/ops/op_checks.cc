@@ -61,15 +61,18 @@ void check_in_place_or_apart(const Tensor& x, const Tensor& out) {
   CHECK(same || !overlap(x, out));
 }
 
-void check_matmul(const Context& ctx, const Tensor& x, const Matrix& weight, const Tensor& bias, const Tensor& out) {
+void check_product(const Context& ctx, const Tensor& x, const Matrix& weight, const Tensor& bias, const Tensor& out) {
   CHECK(weight.defined());
   check_activations(x, {kAnyExtent, weight.cols});
   check_activations(out, {x.dim(0), weight.rows});
-  const DType activations = ctx.backend.activation_dtype(weight.dtype);
-  CHECK_EQ(dtype_name(x.dtype()), dtype_name(activations));
-  if (out.dtype() != DType::kFloat32) CHECK_EQ(dtype_name(out.dtype()), dtype_name(activations));
+  CHECK_EQ(dtype_name(x.dtype()), dtype_name(ctx.backend.activation_dtype(weight.dtype)));
   if (bias.defined()) check_contiguous(bias, DType::kFloat32, {weight.rows});
   CHECK(!overlap(x, out));
+}
+
+void check_matmul(const Context& ctx, const Tensor& x, const Matrix& weight, const Tensor& bias, const Tensor& out) {
+  check_product(ctx, x, weight, bias, out);
+  if (out.dtype() != DType::kFloat32) CHECK_EQ(dtype_name(out.dtype()), dtype_name(x.dtype()));
 }
 
 void check_values(const Context& ctx, const Tensor& values, std::int64_t begin, std::int64_t end) {

@@ -23,6 +23,8 @@ bool overlap(const Tensor& a, const Tensor& b);
 // `out` is `x` itself or apart from it.
 void check_in_place_or_apart(const Tensor& x, const Tensor& out);
 
+// What every product with a weight asks for; a matmul also has the dtype of `out` follow the weight.
+void check_product(const Context& ctx, const Tensor& x, const Matrix& weight, const Tensor& bias, const Tensor& out);
 void check_matmul(const Context& ctx, const Tensor& x, const Matrix& weight, const Tensor& bias, const Tensor& out);
 
 // Every value of a contiguous i32 or i64 tensor lies in [begin, end). Only where the data is host memory.

@@ -58,6 +58,8 @@ class CudaBackend final : public Backend {
 
   void matmul(Context& ctx, const Tensor& x, const Matrix& weight, const Tensor& bias, MatmulOutput mode,
               const Tensor& out) const override;
+  void matmul_activated(Context& ctx, const Tensor& x, const Matrix& weight, const Tensor& bias, Activation kind,
+                        const Tensor& out) const override;
   void embedding(Context& ctx, const Tensor& ids, const Matrix& table, EmbeddingOutput mode,
                  const Tensor& out) const override;
   void rms_norm(Context& ctx, const Tensor& x, const Tensor& weight, float epsilon, const Tensor& out) const override;

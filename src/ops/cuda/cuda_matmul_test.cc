@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ops/cuda/cuda_test_util.h"
+#include "ops/elementwise.h"
 
 namespace shoal {
 namespace {
@@ -135,6 +136,30 @@ TEST_F(CudaMatmul, RowsOfFewDoNotDependOnTheirNumber) {
       ops::matmul(ctx(), x.view().rows(row, 1), of_size.device, Tensor(), MatmulOutput::kOverwrite, alone);
       expect_equal_bits(as_float32(alone.download()), rows_of(as_float32(together.download()), row, 1),
                         fmt::format("{}, row {}", dtype_name(dtype), row));
+    }
+  }
+}
+
+TEST_F(CudaMatmul, ActivatedIsTheActivationOfTheFloat32Product) {
+  for (const DType dtype : kFloatDTypes) {
+    RandomFill random(4);
+    const Weight of_size = weight(random, dtype, {.columns = 200, .inner = 2056});
+    for (const std::int64_t num_rows : {1, 2, 3, 17}) {
+      const DeviceTensor x(backend(), random.tensor(dtype, {num_rows, 2056}));
+      const DeviceTensor bias(backend(), random.tensor(DType::kFloat32, {200}));
+      const DeviceTensor product(backend(), DType::kFloat32, {num_rows, 200});
+      ops::matmul(ctx(), x, of_size.device, bias, MatmulOutput::kOverwrite, product);
+      const DType out_dtype = dtype == DType::kFloat16 && num_rows % 2 == 0 ? DType::kBFloat16 : dtype;
+      for (const Activation kind :
+           {Activation::kSilu, Activation::kGeluErf, Activation::kGeluTanh, Activation::kRelu}) {
+        const DeviceTensor want(backend(), out_dtype, {num_rows, 200});
+        ops::activation(ctx(), kind, product, want);
+        const DeviceTensor got(backend(), out_dtype, {num_rows, 200});
+        ops::matmul_activated(ctx(), x, of_size.device, bias, kind, got);
+        expect_equal_bits(as_float32(got.download()), as_float32(want.download()),
+                          fmt::format("{} to {}, {} rows, activation {}", dtype_name(dtype), dtype_name(out_dtype),
+                                      num_rows, static_cast<int>(kind)));
+      }
     }
   }
 }

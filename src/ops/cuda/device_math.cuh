@@ -1,13 +1,15 @@
-// What the kernels share: floats of any width, warp and block sums. Used by the .cu files of this folder.
+// What the kernels share: floats of any width, activations, warp and block sums. Used by the .cu files of this folder.
 #pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "core/check.h"
 #include "core/dtype.h"
+#include "ops/modes.h"
 
 namespace shoal::cuda {
 
@@ -92,6 +94,46 @@ void with_two_types(DType x, DType out, const F& f) {
       f.template operator()<float, T>();
     }
   });
+}
+
+template <Activation kKind>
+__device__ inline float activate(float x) {
+  if constexpr (kKind == Activation::kSilu) return x / (1.0F + expf(-x));
+  if constexpr (kKind == Activation::kGeluErf) return 0.5F * x * (1.0F + erff(x * 0.70710678118654752F));
+  if constexpr (kKind == Activation::kGeluTanh) {
+    return 0.5F * x * (1.0F + tanhf(0.79788456080286536F * (x + 0.044715F * x * x * x)));
+  }
+  return x > 0.0F || isnan(x) ? x : 0.0F;  // ReLU, which keeps a NaN
+}
+
+// The same where the kind is known only when it runs.
+__device__ inline float activate(Activation kind, float x) {
+  switch (kind) {
+    case Activation::kSilu:
+      return activate<Activation::kSilu>(x);
+    case Activation::kGeluErf:
+      return activate<Activation::kGeluErf>(x);
+    case Activation::kGeluTanh:
+      return activate<Activation::kGeluTanh>(x);
+    case Activation::kRelu:
+      return activate<Activation::kRelu>(x);
+  }
+  return x;
+}
+
+// f(constant) for each kind of activation.
+template <typename F>
+void with_activation(Activation kind, F&& f) {
+  switch (kind) {
+    case Activation::kSilu:
+      return f(std::integral_constant<Activation, Activation::kSilu>{});
+    case Activation::kGeluErf:
+      return f(std::integral_constant<Activation, Activation::kGeluErf>{});
+    case Activation::kGeluTanh:
+      return f(std::integral_constant<Activation, Activation::kGeluTanh>{});
+    case Activation::kRelu:
+      return f(std::integral_constant<Activation, Activation::kRelu>{});
+  }
 }
 
 inline unsigned blocks_for(std::int64_t items, std::int64_t per_block) {

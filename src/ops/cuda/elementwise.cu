@@ -54,31 +54,6 @@ void for_each(cudaStream_t stream, std::int64_t rows, std::int64_t width, const 
   launch_early(kernel, grid, kThreads, 0, stream, f, width);
 }
 
-template <Activation kKind>
-__device__ float activate(float x) {
-  if constexpr (kKind == Activation::kSilu) return x / (1.0F + expf(-x));
-  if constexpr (kKind == Activation::kGeluErf) return 0.5F * x * (1.0F + erff(x * 0.70710678118654752F));
-  if constexpr (kKind == Activation::kGeluTanh) {
-    return 0.5F * x * (1.0F + tanhf(0.79788456080286536F * (x + 0.044715F * x * x * x)));
-  }
-  return x > 0.0F || isnan(x) ? x : 0.0F;  // ReLU, which keeps a NaN
-}
-
-// f(constant) for each kind of activation.
-template <typename F>
-void with_activation(Activation kind, F&& f) {
-  switch (kind) {
-    case Activation::kSilu:
-      return f(std::integral_constant<Activation, Activation::kSilu>{});
-    case Activation::kGeluErf:
-      return f(std::integral_constant<Activation, Activation::kGeluErf>{});
-    case Activation::kGeluTanh:
-      return f(std::integral_constant<Activation, Activation::kGeluTanh>{});
-    case Activation::kRelu:
-      return f(std::integral_constant<Activation, Activation::kRelu>{});
-  }
-}
-
 template <typename X, typename T, Activation kKind>
 struct Activate {
   Rows<X> x;

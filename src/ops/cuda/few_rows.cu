@@ -24,6 +24,7 @@ struct FewRowsArgs {
   int columns, inner;
   int team;  // warps of one column: 1, 2, 4 or 8
   bool accumulate;
+  Activation activation;  // where the kernel has one
 };
 
 // Read once: no reason to push anything else out of the caches.
@@ -41,7 +42,7 @@ __device__ void multiply_chunk(const uint4& weights, const T* x, std::int64_t x_
   }
 }
 
-template <typename T, typename Out, int kRows>
+template <typename Out, bool kActivated, int kRows>
 __device__ void put_column(const FewRowsArgs& args, int column, const float (&sums)[kRows]) {
 #pragma unroll
   for (int row = 0; row < kRows; ++row) {
@@ -49,6 +50,7 @@ __device__ void put_column(const FewRowsArgs& args, int column, const float (&su
     float sum = sums[row];
     if (args.bias != nullptr) sum += args.bias[column];
     if (args.accumulate) sum += to_float(out);
+    if constexpr (kActivated) sum = activate(args.activation, sum);
     out = from_float<Out>(sum);
   }
 }
@@ -59,7 +61,7 @@ template <typename T>
 constexpr int kChunk = kInFlight * kStride<T>;
 
 // Registers are bounded so that enough warps fit to keep the memory busy.
-template <typename T, typename Out, int kRows>
+template <typename T, typename Out, bool kActivated, int kRows>
 __global__ void __launch_bounds__(kThreads, 5) few_rows_kernel(FewRowsArgs args) {
   __shared__ float parts[kWarps][kRows];
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -114,7 +116,7 @@ __global__ void __launch_bounds__(kThreads, 5) few_rows_kernel(FewRowsArgs args)
       for (int row = 0; row < kRows; ++row) sums[row] += parts[warp + part][row];
     }
   }
-  if (works && lane == 0 && in_team == 0) put_column<T, Out, kRows>(args, column, sums);
+  if (works && lane == 0 && in_team == 0) put_column<Out, kActivated, kRows>(args, column, sums);
 }
 
 // Each warp has two chunks of its column or more; one where the columns alone are too few to fill a GPU.
@@ -126,14 +128,19 @@ int team_for(std::int64_t columns, std::int64_t inner, std::int64_t chunk) {
   return team;
 }
 
+// Outputs have the weight's dtype, or are float32; those of float16 weights may go to layers of bfloat16.
 template <typename T, typename Out>
+constexpr bool kPair = std::is_same_v<T, Out> || std::is_same_v<Out, float> ||
+                       (std::is_same_v<T, __half> && std::is_same_v<Out, __nv_bfloat16>);
+
+template <typename T, typename Out, bool kActivated>
 void launch(FewRowsArgs args, std::int64_t rows, cudaStream_t stream) {
   args.team = team_for(args.columns, args.inner, kChunk<T>);
   const unsigned grid = blocks_for(args.columns, kWarps / args.team);
   if (rows == 1) {
-    launch_early(few_rows_kernel<T, Out, 1>, grid, kThreads, 0, stream, args);
+    launch_early(few_rows_kernel<T, Out, kActivated, 1>, grid, kThreads, 0, stream, args);
   } else {
-    launch_early(few_rows_kernel<T, Out, kMostRows>, grid, kThreads, 0, stream, args);
+    launch_early(few_rows_kernel<T, Out, kActivated, kMostRows>, grid, kThreads, 0, stream, args);
   }
 }
 
@@ -143,7 +150,7 @@ bool aligned(const void* data, std::int64_t row_bytes) {
 
 }  // namespace
 
-bool launch_few_rows(const Tensor& x, const Matrix& weight, const Tensor& bias, bool accumulate, const Tensor& out,
+bool launch_few_rows(const Tensor& x, const Matrix& weight, const FewRowsEpilogue& epilogue, const Tensor& out,
                      cudaStream_t stream) {
   const std::int64_t element_bytes = dtype_bytes(weight.dtype);
   if (x.dim(0) > kMostRows || !aligned(weight.storage.raw(), weight.cols * element_bytes) ||
@@ -152,21 +159,27 @@ bool launch_few_rows(const Tensor& x, const Matrix& weight, const Tensor& bias, 
   }
   const FewRowsArgs args{.x = x.raw(),
                          .weight = weight.storage.raw(),
-                         .bias = bias.defined() ? bias.data<float>() : nullptr,
+                         .bias = epilogue.bias.defined() ? epilogue.bias.data<float>() : nullptr,
                          .out = out.raw(),
                          .x_stride = x.row_stride(),
                          .out_stride = out.row_stride(),
                          .columns = static_cast<int>(weight.rows),
                          .inner = static_cast<int>(weight.cols),
                          .team = 1,
-                         .accumulate = accumulate};
+                         .accumulate = epilogue.accumulate,
+                         .activation = epilogue.activation.value_or(Activation::kRelu)};
   with_float_type(weight.dtype, [&](auto tag) {
     using T = typename decltype(tag)::Type;
-    if (out.dtype() == weight.dtype) {
-      launch<T, T>(args, x.dim(0), stream);
-    } else {
-      launch<T, float>(args, x.dim(0), stream);
-    }
+    with_float_type(out.dtype(), [&](auto out_tag) {
+      using Out = typename decltype(out_tag)::Type;
+      if constexpr (!kPair<T, Out>) {
+        CHECK(false);
+      } else if (epilogue.activation.has_value()) {
+        launch<T, Out, true>(args, x.dim(0), stream);
+      } else {
+        launch<T, Out, false>(args, x.dim(0), stream);
+      }
+    });
   });
   return true;
 }

@@ -36,7 +36,7 @@ void CudaBackend::matmul(Context& ctx, const Tensor& x, const Matrix& weight, co
                          const Tensor& out) const {
   const cudaStream_t stream = stream_of(ctx);
   const bool accumulate = mode == MatmulOutput::kAccumulate;
-  if (launch_few_rows(x, weight, bias, accumulate, out, stream)) return;
+  if (launch_few_rows(x, weight, {.bias = bias, .accumulate = accumulate}, out, stream)) return;
   if (bias.defined() && accumulate && out.dtype() != DType::kFloat32) {
     // Sum and bias would be rounded before the product joins them: it goes through float32.
     const Arena::Scope scope(ctx.arena);
@@ -57,6 +57,12 @@ void CudaBackend::matmul(Context& ctx, const Tensor& x, const Matrix& weight, co
                           .weight_transposed = false,
                           .accumulate = accumulate || bias.defined()};
   matmul_plans_->run(shape, {.x = x.raw(), .weight = weight.storage.raw(), .out = out.raw()}, stream);
+}
+
+void CudaBackend::matmul_activated(Context& ctx, const Tensor& x, const Matrix& weight, const Tensor& bias,
+                                   Activation kind, const Tensor& out) const {
+  if (launch_few_rows(x, weight, {.bias = bias, .activation = kind}, out, stream_of(ctx))) return;
+  Backend::matmul_activated(ctx, x, weight, bias, kind, out);
 }
 
 }  // namespace shoal::cuda
