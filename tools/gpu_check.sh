@@ -21,6 +21,7 @@ case $part in
     parity=$(find_binary shoal_parity_test)
     timeout "$limit_s" "$ops" --gtest_brief=1
     timeout "$limit_s" "$parity" --gtest_filter='*cuda*'
+    timeout "$limit_s" python3 tools/gpu_serve.py --shoal "$(find_binary shoal)"
     ;;
   sanitizer)
     ops=$(find_binary shoal_ops_cuda_test)

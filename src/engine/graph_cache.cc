@@ -1,17 +1,11 @@
 #include "engine/graph_cache.h"
 
 namespace shoal {
-namespace {
-
-// A graph of some hundred kernels holds a few megabytes; shapes beyond this many are rare enough to be captured anew.
-constexpr std::size_t kMostGraphs = 512;
-
-}  // namespace
 
 void GraphCache::run(Stream stream, const GraphKey& key, const std::function<void()>& step) {
   // Graphs over an arena that has moved are of no use any more.
   const bool moved = !graphs_.empty() && graphs_.begin()->first.arena_generation != key.arena_generation;
-  if (moved || graphs_.size() >= kMostGraphs) clear();
+  if (moved || std::ssize(graphs_) >= kMostGraphs) clear();
   const auto [entry, is_new] = graphs_.try_emplace(key);
   if (is_new) {
     step();

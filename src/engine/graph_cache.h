@@ -17,7 +17,7 @@ struct GraphKey {
   std::int64_t logit_rows = 0;
   std::int64_t table_width = 0;    // of the block tables
   std::int64_t groups = 0;         // of adapters, padded
-  std::int64_t largest_group = 0;  // tokens, rounded up
+  std::int64_t largest_group = 0;  // in steps of kLoraTokenStep tokens
   std::int64_t max_rank = 0;
   bool counts = false;  // penalty counts are there
   std::int64_t arena_generation = 0;
@@ -27,6 +27,9 @@ struct GraphKey {
 
 class GraphCache {
  public:
+  // Shapes beyond this many are rare enough to be captured anew.
+  static constexpr std::int64_t kMostGraphs = 512;
+
   // `backend` outlives this; it has graphs.
   explicit GraphCache(const Backend& backend) : backend_(backend) {}
   ~GraphCache() { clear(); }
@@ -39,10 +42,10 @@ class GraphCache {
   // For measurements: from now on each graph is waited for, and what the device spent on it is added up.
   void time_launches() { timed_ = true; }
   double device_seconds() const { return device_seconds_; }
-
- private:
+  // After memory that graphs name has moved.
   void clear();
 
+ private:
   const Backend& backend_;
   std::map<GraphKey, Graph> graphs_;  // without a handle: seen once
   bool timed_ = false;

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "engine/largest_steps.h"
+#include "ops/lora_launch.h"
 #include "weights/progress.h"
 
 namespace shoal {
@@ -55,17 +57,17 @@ ModelEngine::ModelEngine(const EngineOptions& options, const Backend& backend, A
   // Before the cache, which takes nearly all that is left of a device.
   adapters_ = std::make_unique<AdapterStore>(adapter_source, lora_targets_, backend, wakeup,
                                              adapter_options(options, free_bytes));
-  make_cache(options);
   const std::int64_t vocab_limit = options.vocab_limit > 0 ? options.vocab_limit : model_info_.vocab;
   CHECK_LE(vocab_limit, model_info_.vocab);
-  sampler_ = std::make_unique<Sampler>(backend, vocab_limit, info_.max_sequences);
-  sample_rows_.reserve(static_cast<std::size_t>(info_.max_sequences));
-  result_.samples.reserve(static_cast<std::size_t>(info_.max_sequences));
-  // No sequence has more blocks than the cache.
-  inputs_ = std::make_unique<StepInputs>(backend, info_.max_step_tokens, info_.max_sequences,
-                                         std::min(info_.num_blocks, blocks_for_tokens(info_.max_positions)));
   info_.vocab_size = vocab_limit;
   if (backend.has_graphs()) graphs_ = std::make_unique<GraphCache>(backend);
+  const KvCacheShape shape = cache_shape(options);
+  if (free_bytes > 0 && options.kv_cache_bytes == 0) reserve_scratch(shape);
+  const std::int64_t blocks = num_blocks(options, shape);
+  // Every token of a step needs a slot of the cache, every sequence a block, and none has more blocks than there are.
+  info_.max_step_tokens = std::min(info_.max_step_tokens, blocks * kBlockSize);
+  info_.max_sequences = std::min(info_.max_sequences, blocks);
+  make_cache(shape, blocks, std::min(blocks, blocks_for_tokens(info_.max_positions)));
 }
 
 ModelEngine::~ModelEngine() = default;
@@ -109,11 +111,35 @@ void ModelEngine::load(const EngineOptions& options, const ConfigReader& config)
            .sliding_window = model_info_.sliding_window};
 }
 
-// Nearly all that is free on a device, but for its scratch and its graphs; of a host what the adapters leave of a
+// Runs the largest steps over a cache of one block: their scratch is there before the cache takes what is left, and
+// what a graph takes is known.
+void ModelEngine::reserve_scratch(const KvCacheShape& shape) {
+  constexpr std::int64_t kProbes = 8;
+  make_cache(shape, 1, blocks_for_tokens(info_.max_positions));
+  step(largest_step(info_));
+  step(largest_decode(info_, info_.max_sequences));
+  const auto probe = [&] {
+    for (std::int64_t i = 1; i <= std::min(kProbes, info_.max_sequences); ++i) step(largest_decode(info_, i));
+    backend_.synchronize(backend_.main_stream());
+  };
+  probe();
+  if (graphs_) {
+    const std::int64_t before = backend_.free_memory_bytes();
+    probe();
+    graph_bytes_ = std::max<std::int64_t>(0, before - backend_.free_memory_bytes()) * GraphCache::kMostGraphs / kProbes;
+    graphs_->clear();
+  }
+}
+
+// All that is free on a device, but for graphs, penalty counts and a rest; of a host what the adapters leave of a
 // modest part.
 std::int64_t ModelEngine::default_cache_bytes(const EngineOptions& options) const {
+  constexpr std::int64_t kRest = std::int64_t{256} << 20;  // scratch of adapters, what the driver takes for itself
   const std::int64_t free_bytes = backend_.free_memory_bytes();
-  if (free_bytes > 0) return free_bytes * 9 / 10;
+  if (free_bytes > 0) {
+    const std::int64_t count_bytes = info_.max_sequences * info_.vocab_size * dtype_bytes(DType::kInt32);
+    return free_bytes - graph_bytes_ - count_bytes - kRest;
+  }
   const double share = options.adapters.device_bytes > 0 ? 0.0 : options.adapter_memory_fraction;
   return static_cast<std::int64_t>(static_cast<double>(modest_cache_bytes()) * (1.0 - share));
 }
@@ -142,49 +168,73 @@ AdapterStoreOptions ModelEngine::adapter_options(const EngineOptions& options, s
   return adapters;
 }
 
-// A step without samples is not waited for: whoever gets the adapter's memory next must not write it while that runs.
+void ModelEngine::wait_for_last_step() {
+  if (!step_may_run_) return;
+  backend_.synchronize(backend_.main_stream());
+  step_may_run_ = false;
+}
+
+// Whoever gets the adapter's memory next must not write it while a step reads it.
 void ModelEngine::release_adapter(const AdapterTicket& ticket) {
-  if (step_may_run_) {
-    try {
-      backend_.synchronize(backend_.main_stream());
-    } catch (const std::exception& error) {  // which the next step meets again
-      spdlog::error("waiting for the last step: {}", error.what());
-    }
-    step_may_run_ = false;
+  try {
+    wait_for_last_step();
+  } catch (const std::exception& error) {  // which the next step meets again
+    spdlog::error("waiting for the last step: {}", error.what());
   }
   adapters_->release(ticket);
 }
 
-void ModelEngine::make_cache(const EngineOptions& options) {
-  const KvCacheShape shape{.num_layers = model_info_.num_layers,
-                           .kv_heads = model_info_.kv_heads,
-                           .head_dim = model_info_.head_dim,
-                           .dtype = options.kv_cache_dtype.value_or(dtype_)};
+KvCacheShape ModelEngine::cache_shape(const EngineOptions& options) const {
+  return {.num_layers = model_info_.num_layers,
+          .kv_heads = model_info_.kv_heads,
+          .head_dim = model_info_.head_dim,
+          .dtype = options.kv_cache_dtype.value_or(dtype_)};
+}
+
+std::int64_t ModelEngine::num_blocks(const EngineOptions& options, const KvCacheShape& shape) const {
   const std::int64_t needed_bytes = options.min_cache_tokens / kBlockSize * KvCache::bytes_per_block(shape);
   const std::int64_t cache_bytes =
       options.kv_cache_bytes > 0 ? options.kv_cache_bytes : std::max(default_cache_bytes(options), needed_bytes);
-  info_.num_blocks = cache_bytes / KvCache::bytes_per_block(shape);
-  if (info_.num_blocks < 1) {
+  const std::int64_t blocks = cache_bytes / KvCache::bytes_per_block(shape);
+  if (blocks >= 1) return blocks;
+  if (options.kv_cache_bytes > 0) {
     throw StartError(fmt::format("a cache of {} bytes holds no block: one takes {} bytes; raise --kv-cache-memory",
                                  cache_bytes, KvCache::bytes_per_block(shape)));
   }
-  // Every token of a step needs a slot of the cache, every sequence a block.
-  info_.max_step_tokens = std::min(info_.max_step_tokens, info_.num_blocks * kBlockSize);
-  info_.max_sequences = std::min(info_.max_sequences, info_.num_blocks);
-  kv_cache_ = std::make_unique<KvCache>(shape, info_.num_blocks, backend_.allocator());
+  throw StartError(fmt::format(
+      "no memory is left for a cache: {} bytes are free, of which graphs take {}; lower --adapter-memory-fraction, "
+      "--max-batch-prefill-tokens or --max-batch-size, or serve a smaller model",
+      backend_.free_memory_bytes(), graph_bytes_));
+}
+
+void ModelEngine::make_cache(const KvCacheShape& shape, std::int64_t num_blocks, std::int64_t max_blocks_each) {
+  sampler_.reset();
+  inputs_.reset();
+  layer_caches_.clear();
+  kv_cache_.reset();
+  info_.num_blocks = num_blocks;
+  kv_cache_ = std::make_unique<KvCache>(shape, num_blocks, backend_.allocator());
   for (std::int64_t layer = 0; layer < model_info_.num_layers; ++layer) {
     layer_caches_.push_back({.key = kv_cache_->key(layer), .value = kv_cache_->value(layer)});
   }
+  inputs_ = std::make_unique<StepInputs>(backend_, info_.max_step_tokens, info_.max_sequences, max_blocks_each);
+  sampler_ = std::make_unique<Sampler>(backend_, info_.vocab_size, info_.max_sequences);
+  sample_rows_.reserve(static_cast<std::size_t>(info_.max_sequences));
+  result_.samples.reserve(static_cast<std::size_t>(info_.max_sequences));
 }
 
 MemoryPlan ModelEngine::memory_plan() const {
   return {.weight_bytes = weight_bytes_,
           .adapter_bytes = adapters_->stats().tiers.device_limit_bytes,
           .cache_bytes = kv_cache_->num_bytes(),
+          .scratch_bytes = arena_.capacity_bytes(),
+          .graph_bytes = graph_bytes_,
           .left_bytes = backend_.free_memory_bytes()};
 }
 
 const StepResult& ModelEngine::step(const StepPlan& plan) {
+  // Nor must this step's arrays overwrite the last one's in pinned memory while those wait for their upload.
+  wait_for_last_step();
   step_may_run_ = backend_.device() != DeviceKind::kCpu;
   edit_cache(plan);
   inputs_->build(plan, sampler_->tokens(), adapters_->by_slot());
@@ -214,7 +264,6 @@ const StepResult& ModelEngine::step(const StepPlan& plan) {
 }
 
 GraphKey ModelEngine::graph_key(const ForwardInput& in) const {
-  constexpr std::int64_t kGroupStep = 8;  // tokens of an adapter that one block of a kernel takes
   const LoraBatch& lora = in.adapter_data.tokens;
   std::int64_t largest_group = 0;
   for (const LoraGroup& group : lora.groups) largest_group = std::max(largest_group, group.token_count);
@@ -222,7 +271,7 @@ GraphKey ModelEngine::graph_key(const ForwardInput& in) const {
           .logit_rows = in.lm_head_indices.dim(0),
           .table_width = in.block_tables.dim(1),
           .groups = lora.group_refs.defined() ? lora.group_refs.dim(0) : 0,
-          .largest_group = (largest_group + kGroupStep - 1) / kGroupStep,
+          .largest_group = (largest_group + kLoraTokenStep - 1) / kLoraTokenStep,
           .max_rank = lora.max_rank,
           .counts = sampler_->has_counts(),
           .arena_generation = arena_.generation()};

@@ -49,12 +49,14 @@ struct EngineOptions {
   AdapterRoom min_adapters = {};
 };
 
-// What lies in the device's memory, or the host's, from the start on.
+// What lies in the device's memory, or the host's, from the start on; the rest of a host is not ours to plan.
 struct MemoryPlan {
   std::int64_t weight_bytes = 0;
   std::int64_t adapter_bytes = 0;
   std::int64_t cache_bytes = 0;
-  std::int64_t left_bytes = 0;  // of a device, for the scratch of steps and for graphs; 0 on a host
+  std::int64_t scratch_bytes = 0;  // of the largest step, taken already where the cache fills a device
+  std::int64_t graph_bytes = 0;    // kept free on a device for as many graphs as there may be
+  std::int64_t left_bytes = 0;     // of a device, graphs included
 };
 
 class ModelEngine final : public Engine {
@@ -88,9 +90,13 @@ class ModelEngine final : public Engine {
 
  private:
   void load(const EngineOptions& options, const ConfigReader& config);
-  void make_cache(const EngineOptions& options);
+  KvCacheShape cache_shape(const EngineOptions& options) const;
+  void reserve_scratch(const KvCacheShape& shape);
+  std::int64_t num_blocks(const EngineOptions& options, const KvCacheShape& shape) const;
   std::int64_t default_cache_bytes(const EngineOptions& options) const;
+  void make_cache(const KvCacheShape& shape, std::int64_t num_blocks, std::int64_t max_blocks_each);
   AdapterStoreOptions adapter_options(const EngineOptions& options, std::int64_t free_bytes) const;
+  void wait_for_last_step();
   void edit_cache(const StepPlan& plan);
   void start_counts(Context& ctx, const StepPlan& plan);
   void return_logits(Context& ctx, const Tensor& logits);
@@ -105,6 +111,7 @@ class ModelEngine final : public Engine {
   EngineInfo info_;
   DType dtype_ = DType::kFloat32;
   std::int64_t weight_bytes_ = 0;
+  std::int64_t graph_bytes_ = 0;  // estimated
   std::unique_ptr<CausalLm> model_;
   std::unique_ptr<KvCache> kv_cache_;
   std::vector<LayerCache> layer_caches_;
@@ -115,7 +122,7 @@ class ModelEngine final : public Engine {
   Buffer host_logits_;                  // of a step that returns logits, where the device is not the host
   std::unique_ptr<GraphCache> graphs_;  // null where the backend has none
   std::vector<SampleRow> sample_rows_;
-  bool step_may_run_ = false;  // on a device that is not the host: queued, and not waited for
+  bool step_may_run_ = false;  // queued on a device, and not waited for: a step without samples
   StepResult result_;
 };
 

@@ -8,6 +8,7 @@
 #include "core/allocation_counter.h"
 #include "core/block_size.h"
 #include "core/thread_pool.h"
+#include "engine/largest_steps.h"
 #include "engine/pin_adapter.h"
 #include "ops/backends.h"
 
@@ -173,6 +174,29 @@ TEST(ModelEngine, StepAllocatesNothing) {
   const std::int64_t before = test::num_allocations();
   const Buffer buffer(backend->allocator(), 64);
   EXPECT_EQ(test::num_allocations(), before + 1) << "the counter counts";
+}
+
+// With them an engine on a device finds out what scratch to keep.
+TEST(ModelEngine, RunsTheLargestStepsOfItsLimits) {
+  ThreadPool pool(2);
+  const std::unique_ptr<Backend> backend = make_cpu_backend(default_isa(), pool);
+  FolderSource source;
+  Wakeup wakeup;
+  EngineOptions options;
+  options.model_path = kModel;
+  options.kv_cache_bytes = std::int64_t{8} << 20;
+  for (const auto& [tokens, sequences] : {std::pair{1, 1}, {40, 40}, {70, 9}, {300, 2}}) {
+    options.max_step_tokens = tokens;
+    options.max_sequences = sequences;
+    ModelEngine engine(options, *backend, source, wakeup);
+    const StepPlan plan = largest_step(engine.info());
+    std::int64_t num_tokens = 0;
+    for (const PlanSequence& sequence : plan.sequences) num_tokens += sequence.query_length;
+    EXPECT_EQ(num_tokens, std::min<std::int64_t>(tokens, sequences - 1 + engine.info().max_positions));
+    EXPECT_EQ(std::ssize(plan.sequences), sequences);
+    EXPECT_EQ(std::ssize(engine.step(plan).samples), sequences);
+    EXPECT_EQ(std::ssize(engine.step(largest_decode(engine.info(), sequences)).samples), sequences);
+  }
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "ops/cuda/cuda_backend.h"
 #include "ops/cuda/cuda_error.h"
 #include "ops/cuda/device_math.cuh"
+#include "ops/lora_launch.h"
 
 namespace shoal::cuda {
 namespace {
@@ -18,6 +19,7 @@ constexpr int kInputsEach = 1024;  // of a warp, about: four loads of 16 bytes a
 constexpr int kThreads = kWarps * kWarp;
 constexpr int kShrinkTokens = 8;  // of a group that one block takes: as many as registers hold
 constexpr int kExpandTokens = 4;
+static_assert(kShrinkTokens % kLoraTokenStep == 0 && kExpandTokens % kLoraTokenStep == 0);
 constexpr int kColumnsEach = 4;  // of a thread in expand
 constexpr int kExpandThreads = 128;
 constexpr int kExpandBlocks = 4;  // of a multiprocessor: 128 registers a thread
