@@ -35,17 +35,21 @@ struct BenchOptions {
   std::string targets = "all";
   bool base_rows = false;
   bool graph_time = false;
+  bool upload_time = false;
   std::string json_path;
 };
 
 // Seconds, as a median with its spread.
 struct Timing {
-  double median = 0.0, fastest = 0.0, slowest = 0.0;
+  double median = 0.0, fastest = 0.0, slowest = 0.0, p99 = 0.0;
 };
 
 Timing summarize(std::vector<double> samples) {
   std::sort(samples.begin(), samples.end());
-  return {.median = samples[samples.size() / 2], .fastest = samples.front(), .slowest = samples.back()};
+  return {.median = samples[samples.size() / 2],
+          .fastest = samples.front(),
+          .slowest = samples.back(),
+          .p99 = samples[(samples.size() - 1) * 99 / 100]};
 }
 
 class BenchRun {
@@ -110,6 +114,25 @@ class BenchRun {
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
     return {.wall_s = elapsed.count(), .graphs_s = graphs.device_seconds() - graphs_before};
   }
+
+  // The same steps while adapters arrive from host memory, what that costs between steps included. After time_decode.
+  Timing time_uploads(std::int64_t batch, const std::vector<AdapterKey>& spares) {
+    AdapterExchange exchange(engine_, spares);
+    const std::int64_t all_in_host_memory = uploads() + std::ssize(spares);
+    while (uploads() < all_in_host_memory) {
+      exchange.turn();
+      decode_step(batch);
+    }
+    std::vector<double> samples;
+    for (std::int64_t step = 0; step < options_.new_tokens * options_.repeat; ++step) {
+      const auto start = std::chrono::steady_clock::now();
+      exchange.turn();
+      decode_step(batch);
+      samples.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    }
+    return summarize(std::move(samples));
+  }
+  std::int64_t uploads() const { return engine_.adapter_stats().tiers.uploads; }
 
  private:
   std::int64_t blocks_per_sequence() const { return blocks_for_tokens(options_.context + 1); }
@@ -189,11 +212,25 @@ class BenchRun {
 };
 
 nlohmann::json timing_json(const Timing& timing) {
-  return {{"median_s", timing.median}, {"fastest_s", timing.fastest}, {"slowest_s", timing.slowest}};
+  return {
+      {"median_s", timing.median}, {"fastest_s", timing.fastest}, {"slowest_s", timing.slowest}, {"p99_s", timing.p99}};
+}
+
+nlohmann::json uploads_json(BenchRun& run, const BenchAdapters& adapters, std::int64_t batch, const Timing& quiet) {
+  const std::int64_t before = run.uploads();
+  const Timing timing = run.time_uploads(batch, adapters.spares());
+  const std::int64_t uploads = run.uploads() - before;
+  fmt::print("  p99 {:.2f} ms, and {:.2f} ms ({:+.1f} %) amid {} uploads of {:.1f} MB; medians {:.2f} and {:.2f} ms\n",
+             quiet.p99 * 1e3, timing.p99 * 1e3, 100 * (timing.p99 / quiet.p99 - 1), uploads,
+             adapters.bytes_each() / 1e6, quiet.median * 1e3, timing.median * 1e3);
+  nlohmann::json json = timing_json(timing);
+  json.update({{"quiet_p99_s", quiet.p99}, {"uploads", uploads}, {"upload_bytes", adapters.bytes_each()}});
+  return json;
 }
 
 nlohmann::json decode_json(BenchRun& run, const BenchOptions& options, const MachineRates& rates, std::int64_t batch,
-                           double adapter_bytes) {
+                           const BenchAdapters& adapters) {
+  const double adapter_bytes = options.base_rows ? 0.0 : adapters.bytes_read(batch);
   const Timing timing = run.time_decode(batch);
   const auto sequences = static_cast<double>(batch);
   const double bytes = run.weight_bytes() + adapter_bytes +
@@ -217,6 +254,7 @@ nlohmann::json decode_json(BenchRun& run, const BenchOptions& options, const Mac
                options.new_tokens * options.repeat, shares.wall_s * 1e3, shares.graphs_s * 1e3, 100 * outside);
     json.update({{"wall_s", shares.wall_s}, {"graphs_s", shares.graphs_s}, {"share_outside_graphs", outside}});
   }
+  if (options.upload_time) json["uploads"] = uploads_json(run, adapters, batch, timing);
   return json;
 }
 
@@ -255,6 +293,10 @@ EngineOptions sizes_for(const BenchOptions& options, const std::vector<std::int6
   sizes.max_step_tokens = std::max(options.prompts * options.chunk, *largest);
   sizes.max_sequences = std::max(options.prompts, *largest);
   sizes.min_adapters = {.count = options.adapters, .rank = options.rank};
+  if (options.upload_time) {  // one spare fits, so that two of them take turns
+    sizes.min_adapters.count = options.adapters + 1;
+    sizes.adapters.max_device_adapters = options.adapters + 1;
+  }
   return sizes;
 }
 
@@ -292,7 +334,10 @@ int run_bench(BenchOptions& options) {
              : fmt::format("loading {}", options.model.model_id));
   Session session(options.model, source, sizes);
   if (options.adapters > 0) say(fmt::format("writing and loading {} adapters", options.adapters));
-  const BenchAdapters adapters(session, {.count = options.adapters, .rank = options.rank, .targets = options.targets});
+  const BenchAdapters adapters(session, {.count = options.adapters,
+                                         .rank = options.rank,
+                                         .targets = options.targets,
+                                         .spares = options.upload_time ? 2 : 0});
   if (options.graph_time && session.engine().graphs() == nullptr) {
     throw UsageError("--graph-time needs a device with graphs: --device cuda");
   }
@@ -314,8 +359,7 @@ int run_bench(BenchOptions& options) {
                          {"decode", nlohmann::json::array()}};
   for (const std::int64_t batch : batches) {
     say(fmt::format("timing decode, batch {}", batch));
-    json["decode"].push_back(
-        decode_json(run, options, rates, batch, options.base_rows ? 0.0 : adapters.bytes_read(batch)));
+    json["decode"].push_back(decode_json(run, options, rates, batch, adapters));
   }
   if (options.prompt_len > 0) {
     say(fmt::format("timing prefill of {} tokens", options.prompt_len));
@@ -362,6 +406,8 @@ Command add_bench_command(CLI::App& app) {
   command->add_flag("--base-rows", options->base_rows, "the adapters are loaded, but no row uses one");
   command->add_flag("--graph-time", options->graph_time,
                     "also the share of decode steps that lies outside CUDA graphs");
+  command->add_flag("--upload-time", options->upload_time,
+                    "also decode steps while further adapters arrive on the device, one after the other");
   command->add_option("--json", options->json_path, "file for the figures");
   return [options] { return run_bench(*options); };
 }

@@ -14,26 +14,6 @@
 namespace shoal {
 namespace {
 
-// A folder of its own, gone when the adapters are loaded.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "shoal-bench-XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) throw StartError(fmt::format("{} cannot be made", name));
-    path_ = name;
-  }
-  ~TemporaryFolder() {
-    std::error_code error;
-    std::filesystem::remove_all(path_, error);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
-
 bool is_chosen(const std::string& path, const std::string& targets) {
   if (path == "lm_head") return false;
   if (targets == "all") return true;
@@ -70,18 +50,48 @@ double write_adapter(const std::filesystem::path& folder, const LoraTargets& tar
 
 }  // namespace
 
+TemporaryFolder::TemporaryFolder() {
+  std::string name = (std::filesystem::temp_directory_path() / "shoal-bench-XXXXXX").string();
+  if (::mkdtemp(name.data()) == nullptr) throw StartError(fmt::format("{} cannot be made", name));
+  path_ = name;
+}
+
+TemporaryFolder::~TemporaryFolder() {
+  std::error_code error;
+  std::filesystem::remove_all(path_, error);
+}
+
 BenchAdapters::BenchAdapters(Session& session, const BenchAdapterOptions& options) {
-  if (options.count == 0) return;
-  const TemporaryFolder folder;
-  for (std::int64_t i = 0; i < options.count; ++i) {
-    const std::filesystem::path path = folder.path() / fmt::format("adapter-{}", i);
+  for (std::int64_t i = 0; i < options.count + options.spares; ++i) {
+    const std::filesystem::path path = folder_.path() / fmt::format("adapter-{}", i);
     bytes_each_ = write_adapter(path, session.engine().lora_targets(), options, static_cast<std::uint64_t>(i));
-    slots_.push_back(session.keep_adapter({.id = path.string()}).slot);
+    const AdapterKey key{.id = path.string()};
+    if (i < options.count) {
+      slots_.push_back(session.keep_adapter(key).slot);
+    } else {
+      spares_.push_back(key);
+    }
   }
 }
 
 double BenchAdapters::bytes_read(std::int64_t batch) const {
   return bytes_each_ * static_cast<double>(std::min(batch, static_cast<std::int64_t>(slots_.size())));
+}
+
+AdapterExchange::~AdapterExchange() {
+  if (ticket_.has_value()) engine_.release_adapter(*ticket_);
+}
+
+void AdapterExchange::turn() {
+  if (ticket_.has_value()) {
+    const TierState state = engine_.adapter_state(*ticket_);
+    if (state == TierState::kMoving) return;
+    if (state == TierState::kFailed) throw StartError(engine_.adapter_error(*ticket_).message);
+    if (state == TierState::kNoRoom) throw StartError("no room for one more adapter on the device");
+    engine_.release_adapter(*ticket_);
+  }
+  const AdapterKey& key = spares_[static_cast<std::size_t>(next_) % spares_.size()];
+  ticket_ = engine_.want_adapter(key, engine_.adapter_version(key), {.priority = 0, .arrival = next_++});
 }
 
 }  // namespace shoal

@@ -71,7 +71,10 @@ void log_memory(const MemoryPlan& plan) {
   const auto gib = [](std::int64_t bytes) { return static_cast<double>(bytes) / 0x1p30; };
   spdlog::info("memory: {:.2f} GiB of weights, {:.2f} GiB for adapters, {:.2f} GiB of cache{}", gib(plan.weight_bytes),
                gib(plan.adapter_bytes), gib(plan.cache_bytes),
-               plan.left_bytes > 0 ? fmt::format(", {:.2f} GiB left for steps and graphs", gib(plan.left_bytes)) : "");
+               plan.left_bytes > 0
+                   ? fmt::format(", {:.2f} GiB scratch of steps; {:.2f} GiB free, {:.2f} of them for graphs",
+                                 gib(plan.scratch_bytes), gib(plan.left_bytes), gib(plan.graph_bytes))
+                   : "");
 }
 
 struct ServeOptions {
