@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+
 #include "core/result.h"
 #include "ops/backends.h"
 #include "ops/cuda/cuda_error.h"
@@ -41,10 +43,14 @@ cudaDeviceProp open_device() {
   return properties;
 }
 
-void copy_bytes(void* to, const Tensor& from, const Tensor& checked_to, cudaMemcpyKind kind, cudaStream_t stream) {
+void check_copy(const Tensor& from, const Tensor& to) {
   CHECK(from.contiguous());
-  CHECK(checked_to.contiguous());
-  CHECK_EQ(from.num_bytes(), checked_to.num_bytes());
+  CHECK(to.contiguous());
+  CHECK_EQ(from.num_bytes(), to.num_bytes());
+}
+
+void copy_bytes(void* to, const Tensor& from, const Tensor& checked_to, cudaMemcpyKind kind, cudaStream_t stream) {
+  check_copy(from, checked_to);
   if (from.num_bytes() == 0) return;
   CUDA_CHECK(cudaMemcpyAsync(to, from.raw(), static_cast<std::size_t>(from.num_bytes()), kind, stream));
 }
@@ -167,9 +173,18 @@ Matrix CudaBackend::concat_columns(const Matrix& a, const Matrix& b) const {
   return both;
 }
 
+// In pieces, each waited for: one engine copies to the device, in order, and a step's arrays must not stand in line
+// behind a whole adapter.
 void CudaBackend::copy_to_device(const Tensor& host, const Tensor& device) const {
-  copy_bytes(device.raw(), host, device, cudaMemcpyHostToDevice, load_stream_);
-  CUDA_CHECK(cudaStreamSynchronize(load_stream_));
+  constexpr std::int64_t kPiece = std::int64_t{2} << 20;
+  check_copy(host, device);
+  for (std::int64_t begin = 0; begin < host.num_bytes(); begin += kPiece) {
+    const auto num_bytes = static_cast<std::size_t>(std::min(kPiece, host.num_bytes() - begin));
+    CUDA_CHECK(cudaMemcpyAsync(static_cast<std::byte*>(device.raw()) + begin,
+                               static_cast<const std::byte*>(host.raw()) + begin, num_bytes, cudaMemcpyHostToDevice,
+                               load_stream_));
+    CUDA_CHECK(cudaStreamSynchronize(load_stream_));
+  }
 }
 
 void CudaBackend::copy_to_host(const Tensor& device, const Tensor& host) const {
