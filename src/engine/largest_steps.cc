@@ -29,10 +29,15 @@ StepPlan largest_decode(const EngineInfo& info, std::int64_t num_sequences) {
 }
 
 StepPlan largest_step(const EngineInfo& info) {
-  StepPlan plan = largest_decode(info, std::min(info.max_sequences, info.max_step_tokens) - 1);
-  const std::int64_t left = info.max_step_tokens - std::ssize(plan.sequences);
-  const std::int64_t prompt = std::min(left, info.max_positions);
-  add_sequence(info, info.max_positions - prompt, prompt, plan);
+  const std::int64_t sequences = std::min(info.max_sequences, info.max_step_tokens);
+  const std::int64_t prompts = std::min(sequences, (info.max_step_tokens - 1) / info.max_positions + 1);
+  StepPlan plan = largest_decode(info, sequences - prompts);
+  std::int64_t left = info.max_step_tokens - std::ssize(plan.sequences);
+  for (std::int64_t i = prompts; i > 0; --i) {
+    const std::int64_t prompt = std::min(left / i, info.max_positions);
+    add_sequence(info, info.max_positions - prompt, prompt, plan);
+    left -= prompt;
+  }
   return plan;
 }
 

@@ -185,14 +185,14 @@ TEST(ModelEngine, RunsTheLargestStepsOfItsLimits) {
   EngineOptions options;
   options.model_path = kModel;
   options.kv_cache_bytes = std::int64_t{8} << 20;
-  for (const auto& [tokens, sequences] : {std::pair{1, 1}, {40, 40}, {70, 9}, {300, 2}}) {
+  for (const auto& [tokens, sequences] : {std::pair{1, 1}, {40, 40}, {70, 9}, {300, 2}, {300, 12}}) {
     options.max_step_tokens = tokens;
     options.max_sequences = sequences;
     ModelEngine engine(options, *backend, source, wakeup);
     const StepPlan plan = largest_step(engine.info());
     std::int64_t num_tokens = 0;
     for (const PlanSequence& sequence : plan.sequences) num_tokens += sequence.query_length;
-    EXPECT_EQ(num_tokens, std::min<std::int64_t>(tokens, sequences - 1 + engine.info().max_positions));
+    EXPECT_EQ(num_tokens, std::min<std::int64_t>(tokens, sequences * engine.info().max_positions));
     EXPECT_EQ(std::ssize(plan.sequences), sequences);
     EXPECT_EQ(std::ssize(engine.step(plan).samples), sequences);
     EXPECT_EQ(std::ssize(engine.step(largest_decode(engine.info(), sequences)).samples), sequences);
