@@ -11,7 +11,6 @@
 namespace shoal {
 namespace {
 
-constexpr std::size_t kRequestsOfEachRun = 16;
 constexpr int kCopies = 4;                                            // of each adapter, under names of their own
 constexpr std::array<std::int64_t, 3> kBeginningTokens{20, 130, 20};  // one past a sliding window of 128
 constexpr std::int64_t kMostEndTokens = 12;
@@ -58,13 +57,13 @@ SamplingParams sampling_of(std::size_t index) {
 std::string adapter_name(const std::string& folder, int copy) { return folder + "@" + std::to_string(copy); }
 std::string folder_of_adapter(const std::string& name) { return name.substr(0, name.find('@')); }
 
-std::vector<Request> draw_requests(const std::string& folder, const Tokenizer& tokenizer) {
+std::vector<Request> draw_requests(const std::string& folder, const Tokenizer& tokenizer, std::size_t num_of_each) {
   std::ifstream file(folder + "/reference/prompts.json");
   const auto prompts = nlohmann::json::parse(file).get<Prompts>();
   const std::vector<std::vector<std::int64_t>> beginnings = draw_beginnings(prompts, tokenizer);
   std::vector<Request> requests;
   for (const auto& [run, of_run] : prompts) {
-    for (std::size_t i = 0; i < kRequestsOfEachRun; ++i) {
+    for (std::size_t i = 0; i < num_of_each; ++i) {
       const std::size_t index = requests.size();
       Request request{.prompt_ids = beginnings[i % beginnings.size()],
                       .max_new_tokens = 60 + static_cast<std::int64_t>(i % 5) * 20,

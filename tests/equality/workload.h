@@ -14,8 +14,9 @@ namespace shoal {
 std::string adapter_name(const std::string& folder, int copy);
 std::string folder_of_adapter(const std::string& name);
 
-// After `folder`/reference/prompts.json. None has stop strings yet: they are made of what the model answers.
-std::vector<Request> draw_requests(const std::string& folder, const Tokenizer& tokenizer);
+// After `folder`/reference/prompts.json, so many for the base model and each adapter. None has stop strings yet: they
+// are made of what the model answers.
+std::vector<Request> draw_requests(const std::string& folder, const Tokenizer& tokenizer, std::size_t num_of_each);
 
 // Whether the request with this index is followed by a second one that goes on where its answer ends. Its text ends
 // with a whole cache block, whose last token is never computed.
