@@ -126,6 +126,7 @@ void Invariants::check_pins() const {
     const std::int32_t slot = sequence.pin.pinned().slot;
     const bool may_run = i >= queued_.size();
     EXPECT_EQ(slot >= 0, may_run && sequence.request.adapter.has_value());
+    EXPECT_LE(sequence.times_overtaken, kMaxPassed) << "others start before it again and again";
     if (!sequence.request.adapter) continue;
     ++num_claims;
     if (slot < 0) continue;
