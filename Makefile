@@ -75,11 +75,13 @@ asan: setup ## the tests under AddressSanitizer and UBSan
 	cmake --build --preset asan -j $(JOBS) --target $(ASAN_TARGETS:%=shoal_%_test)
 	$(PYTHON) tools/run_tests.py --build-dir build-asan --names '$(ASAN_TESTS)'
 	build-asan/tests/parity/shoal_parity_test --gtest_filter='$(ASAN_PARITY)'
-ASAN_TARGETS := core ops ops_cpu text weights cache layers engine scheduler server hub parity
+	build-asan/tests/equality/shoal_equality_test --gtest_filter='$(ASAN_EQUALITY)'
+ASAN_TARGETS := core ops ops_cpu text weights cache layers engine scheduler server hub parity equality
 ASAN_ISAS := avx2 avx512 avx512bf16
 ASAN_TESTS := core ops $(ASAN_ISAS:%=ops_%) $(ASAN_ISAS:%=ops_cpu_%) text weights cache layers engine scheduler server hub
 # Every golden, one dtype, one kernel set: the others would take ten minutes and go the same ways.
 ASAN_PARITY := *Parity*/avx2_float32
+ASAN_EQUALITY := Small/*
 
 tsan: setup ## the tests of the threaded rooms under ThreadSanitizer
 	cmake --preset tsan $(CONFIGURE)

@@ -6,7 +6,6 @@ import dataclasses
 
 import traces
 from bench import Bench, say
-from server import help_of
 from traces import Lengths, Mix
 
 EXCHANGE_SHARE, EXCHANGE_LOADS, OPEN_SHARE, OPEN_SLOWDOWN = 0.9, 1000, 0.8, 2.0
@@ -75,9 +74,9 @@ def exchange(bench: Bench, scale: Scale) -> dict:
 def fairness(bench: Bench, scale: Scale) -> dict:
     """A quiet tenant alone, and beside one that asks 50 times as often, far more than can be served."""
     mix = Mix(scale.device_adapters)
-    flags = [*exchange_flags(bench, scale), "--max-batch-size", str(FAIR_BATCH), "--max-batch-prefill-tokens", "32"]
-    if "--max-requests-per-tenant" in help_of(bench.settings.binary):
-        flags += ["--max-requests-per-tenant", "256"]  # or the loud one takes every place that the server has
+    # Without the limit the loud one takes every place that the server has.
+    flags = [*exchange_flags(bench, scale), "--max-batch-size", str(FAIR_BATCH), "--max-batch-prefill-tokens", "32",
+             "--max-requests-per-tenant", "256"]
     total_s = bench.settings.warmup_s + scale.open_s
     with bench.serve(*flags) as server:
         saturated = bench.closed(server, "closed", mix, seconds=scale.closed_s, num_clients=2 * FAIR_BATCH)

@@ -92,10 +92,6 @@ def machine_cpu_s() -> float:
     return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
 
 
-def help_of(binary: Path) -> str:
-    return subprocess.run([str(binary), "serve", "--help"], capture_output=True, text=True, check=True).stdout
-
-
 def machine() -> str:
     """The processor, its cores, and the memory."""
     info = Path("/proc/cpuinfo").read_text()

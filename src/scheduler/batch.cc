@@ -48,9 +48,9 @@ const StepPlan& Batch::plan_step(Sequences& waiting) {
 
   const std::int64_t preemptions_before = num_preemptions_;
   choose_decode_rows(waiting);
-  choose_prompt_chunks();
   // Whoever was just preempted would only be preempted again.
-  if (num_preemptions_ == preemptions_before) admit(waiting);
+  const bool may_admit = num_preemptions_ == preemptions_before && num_running() < max_running_;
+  choose_prompts(waiting, may_admit ? PromptOrder::Listed::kAll : PromptOrder::Listed::kRunning);
 
   for (const Chunk& chunk : chunks_) {
     if (chunk.query_length == 1) write_row(chunk);
@@ -73,27 +73,43 @@ void Batch::choose_decode_rows(Sequences& waiting) {
       has_room = i < running_.size() && sequence.blocks.grow_to_tokens(sequence.num_tokens());
     }
     if (!has_room) return;  // it was the youngest itself
-    choose(sequence);
+    choose(sequence, 1);
     if (sequence.num_generated() > 0) plan_has_decode_rows_ = true;
   }
 }
 
-void Batch::choose_prompt_chunks() {
-  for (const auto& sequence : running_) {
-    if (budget_left_ == 0) return;
-    if (sequence->num_pending() > 1) choose(*sequence);
+// Half of the tokens are kept for the first of those that run, whatever its length: work always goes on.
+void Batch::choose_prompts(Sequences& waiting, PromptOrder::Listed listed) {
+  if (budget_left_ == 0) return;
+  prompt_order_.list(running_, waiting, listed);
+  const std::vector<PromptOrder::Prompt>& prompts = prompt_order_.prompts();
+  const auto first = std::find_if(prompts.begin(), prompts.end(), [](const auto& each) { return each.rank == 0; });
+  const bool first_runs = first != prompts.end() && !first->waits;
+  std::int64_t kept = first_runs ? std::min(first->sequence->num_pending(), (budget_left_ + 1) / 2) : 0;
+  bool may_admit = true;
+  for (std::size_t i = 0; i < prompts.size() && budget_left_ > 0; ++i) {
+    const PromptOrder::Prompt& prompt = prompts[i];
+    if (prompt.rank == 0) kept = 0;
+    if (budget_left_ == kept) continue;
+    if (prompt.waits) {
+      if (!may_admit || !prompt_order_.may_start(i)) continue;
+      // Nobody overtakes the one that waits for blocks.
+      may_admit = admit(*prompt.sequence, waiting);
+      if (!may_admit) continue;
+      prompt_order_.note_start(i);
+    }
+    choose(*prompt.sequence, budget_left_ - kept);
   }
 }
 
-void Batch::admit(Sequences& waiting) {
-  while (budget_left_ > 0 && !waiting.empty() && num_running() < max_running_) {
-    Sequence& sequence = *waiting.front();
-    if (!take_blocks(sequence)) return;
-    start(sequence);
-    choose(sequence);
-    insert_in_order(running_, std::move(waiting.front()));
-    waiting.erase(waiting.begin());
-  }
+bool Batch::admit(Sequence& sequence, Sequences& waiting) {
+  if (num_running() == max_running_ || !take_blocks(sequence)) return false;
+  start(sequence);
+  const auto found =
+      std::find_if(waiting.begin(), waiting.end(), [&sequence](const auto& each) { return each.get() == &sequence; });
+  insert_in_order(running_, std::move(*found));
+  waiting.erase(found);
+  return true;
 }
 
 bool Batch::take_blocks(Sequence& sequence) {
@@ -144,8 +160,8 @@ void Batch::preempt_youngest(Sequences& waiting) {
   ++num_preemptions_;
 }
 
-void Batch::choose(Sequence& sequence) {
-  const std::int64_t query_length = std::min(sequence.num_pending(), budget_left_);
+void Batch::choose(Sequence& sequence, std::int64_t most_tokens) {
+  const std::int64_t query_length = std::min(sequence.num_pending(), most_tokens);
   budget_left_ -= query_length;
   chunks_.push_back({.sequence = &sequence, .query_length = query_length});
 }

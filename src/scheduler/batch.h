@@ -13,6 +13,7 @@
 #include "cache/prefix_tree.h"
 #include "engine/engine.h"
 #include "engine/step_plan.h"
+#include "scheduler/prompt_order.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/sequence.h"
 
@@ -23,9 +24,10 @@ class Batch {
   // Throws StartError if the options leave no room for a single token.
   Batch(const EngineInfo& info, const SchedulerOptions& options);
 
-  // Chooses the next step's rows: one token of each sequence whose text is cached but for the last token, then prompt
-  // chunks, oldest first, while the budget lasts, then sequences from `waiting` (in order, their adapters ready).
-  // When a row finds no block, the youngest sequence goes back to `waiting` to be computed again later.
+  // Chooses the next step's rows: one token of each sequence whose text is cached but for the last token, then prompts
+  // while the budget lasts: of those that run, in chunks, and of `waiting` (their adapters ready), see PromptOrder.
+  // When a row finds no block, the last by place - the youngest of the lowest priority - goes back to `waiting` to be
+  // computed again later.
   // Empty only when nothing runs and nothing waits. Allocates nothing once the largest step was seen.
   const StepPlan& plan_step(Sequences& waiting);
   // The sequences of the plan's rows.
@@ -60,14 +62,14 @@ class Batch {
   };
 
   void choose_decode_rows(Sequences& waiting);
-  void choose_prompt_chunks();
-  void admit(Sequences& waiting);
+  void choose_prompts(Sequences& waiting, PromptOrder::Listed listed);
+  bool admit(Sequence& sequence, Sequences& waiting);
   bool take_blocks(Sequence& sequence);
   PrefixTree::Match find_prefix(const Sequence& sequence) const;
   std::int64_t num_idle_blocks() const { return prefixes_ ? prefixes_->num_idle() : 0; }
   void start(Sequence& sequence);
   void preempt_youngest(Sequences& waiting);
-  void choose(Sequence& sequence);
+  void choose(Sequence& sequence, std::int64_t most_tokens);
   void write_row(const Chunk& chunk);
   void write_history(Sequence& sequence, PlanSequence& row);
 
@@ -82,6 +84,7 @@ class Batch {
 
   StepPlan plan_;
   std::vector<Sequence*> planned_;
+  PromptOrder prompt_order_;
   std::vector<Chunk> chunks_;     // chosen for the step, in order of choice
   std::int64_t budget_left_ = 0;  // query tokens still free in the step being planned
   bool plan_has_decode_rows_ = false;

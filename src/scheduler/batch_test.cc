@@ -117,6 +117,25 @@ TEST(Batch, YoungestIsPreemptedAndKeepsItsPlaceInTheQueue) {
   EXPECT_EQ(fixture.batch.running()[0].get(), &oldest);
 }
 
+TEST(Batch, PreemptsTheYoungestOfTheLowestPriority) {
+  Fixture fixture(engine_info(9), {});
+  Sequence& older = fixture.add(16, 60);
+  Sequence& younger = fixture.add(16, 60);
+  (void)fixture.step();
+  Sequence& high = fixture.add(16, 60);  // the last to come
+  high.priority = 1;
+  (void)fixture.step();
+  ASSERT_EQ(fixture.batch.num_running(), 3);
+  while (fixture.batch.num_preemptions() == 0) (void)fixture.step();
+  ASSERT_EQ(fixture.waiting.size(), 1U);
+  EXPECT_EQ(fixture.waiting[0].get(), &younger);
+  while (fixture.batch.num_preemptions() == 1) (void)fixture.step();
+  ASSERT_EQ(fixture.waiting.size(), 2U);
+  EXPECT_EQ(fixture.waiting[0].get(), &older);
+  EXPECT_EQ(fixture.waiting[1].get(), &younger);
+  EXPECT_EQ(fixture.batch.running()[0].get(), &high);
+}
+
 TEST(Batch, AdmissionLeavesABlockForEachRunningSequence) {
   Fixture fixture(engine_info(6), {});
   fixture.add(16, 60);

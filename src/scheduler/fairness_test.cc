@@ -75,6 +75,45 @@ TEST(Fairness, AFloodOfOneTenantHardlyDelaysAnother) {
   }
 }
 
+// Prompts of many steps beside one of a part of a step.
+TEST(Fairness, AShortPromptDoesNotWaitForTheRestOfALongOne) {
+  TurnFixture fixture(roomy_engine(8), {.max_batch_prefill_tokens = 256});
+  for (int i = 0; i < 6; ++i) fixture.submit(of_tenant("a", request_of(3000, 20, i)));
+  for (int i = 0; i < 15; ++i) fixture.turn();
+  for (int i = 0; i < 4; ++i) {
+    TurnRequest* of_b = fixture.submit(of_tenant("b", request_of(100, 3, i)));
+    fixture.turn();
+    EXPECT_EQ(of_b->num_tokens, 1) << i;
+    for (int turn = 0; turn < 5; ++turn) fixture.turn();
+  }
+  fixture.run_to_end();
+  EXPECT_LE(fixture.requests[0]->first_token, 3000 / 256 + 1) << "before b came";
+  for (const auto& request : fixture.requests) EXPECT_TRUE(request->finished);
+}
+
+TEST(Fairness, ALongPromptIsNotStarvedByShortOnes) {
+  constexpr std::int64_t kLong = 3000;
+  for (const bool starts_first : {true, false}) {
+    TurnFixture fixture(roomy_engine(16), {.max_batch_prefill_tokens = 256, .max_concurrent_requests = 10'000});
+    const auto submit_short_ones = [&] {
+      for (const char* tenant : {"b", "c", "d"}) {
+        fixture.submit(of_tenant(tenant, request_of(200, 1, fixture.num_turns % 900)));
+      }
+    };
+    for (int i = 0; i < 5 && !starts_first; ++i) {
+      submit_short_ones();
+      fixture.turn();
+    }
+    TurnRequest* of_a = fixture.submit(of_tenant("a", request_of(kLong, 5)));
+    while (of_a->first_token == 0 && fixture.num_turns < 1000) {
+      submit_short_ones();
+      fixture.turn();
+    }
+    // A few starts before its own, then at least half of each step.
+    EXPECT_LE(of_a->first_token - of_a->submitted, kMaxPassed + kLong / 128 + 2) << starts_first;
+  }
+}
+
 TEST(Fairness, BackloggedTenantsGetEqualShares) {
   TurnFixture fixture(roomy_engine(8), {.max_batch_prefill_tokens = 256, .max_concurrent_requests = 10'000});
   // By tokens, not by requests: those of B are four times as long.

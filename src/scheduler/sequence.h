@@ -118,8 +118,9 @@ struct Sequence {
   std::int32_t fair_level = 0;   // the priority whose shares it counts for
   std::int64_t num_charged = 0;  // generated tokens that were counted
   bool start_noted = false;
-  bool taken = false;             // out of the queue, ready or running
-  std::int64_t times_passed = 0;  // by higher priorities, once it was ready to run
+  bool taken = false;                // out of the queue, ready or running
+  std::int64_t times_passed = 0;     // by higher priorities, once it was ready to run
+  std::int64_t times_overtaken = 0;  // see PromptOrder
 
   // Once it ended:
   bool ended = false;

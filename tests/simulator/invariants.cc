@@ -126,6 +126,7 @@ void Invariants::check_pins() const {
     const std::int32_t slot = sequence.pin.pinned().slot;
     const bool may_run = i >= queued_.size();
     EXPECT_EQ(slot >= 0, may_run && sequence.request.adapter.has_value());
+    EXPECT_LE(sequence.times_overtaken, kMaxPassed) << "others start before it again and again";
     if (!sequence.request.adapter) continue;
     ++num_claims;
     if (slot < 0) continue;
@@ -148,10 +149,22 @@ void Invariants::check_rows() const {
     EXPECT_GT(sequence->num_cached, before->second.num_cached)
         << "a step leaves out " << (before->second.decodes ? "one that decodes" : "the first of all");
   }
+  check_preempted();
   for (const auto& [stream, before] : running_before_) {
     const bool waits = std::any_of(loop_.waiting().begin(), loop_.waiting().end(),
                                    [&](const auto& sequence) { return sequence->stream.get() == stream; });
     EXPECT_FALSE(before.is_first && waits) << "the first of all is preempted";
+  }
+}
+
+// Who was preempted stands behind all who run on: it was the youngest of the lowest priority.
+void Invariants::check_preempted() const {
+  for (const auto& preempted : loop_.waiting()) {
+    if (!running_before_.contains(preempted->stream.get())) continue;
+    for (const auto& sequence : loop_.running()) {
+      if (!running_before_.contains(sequence->stream.get())) continue;
+      EXPECT_TRUE(runs_before(*sequence, *preempted)) << "one is preempted for another that stands behind it";
+    }
   }
 }
 

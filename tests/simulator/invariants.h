@@ -46,6 +46,7 @@ class Invariants {
   void check_blocks() const;
   void check_pins() const;
   void check_rows() const;
+  void check_preempted() const;
   void check_ends() const;
   void check_first();
 

@@ -65,6 +65,15 @@ mutant(preempts_the_oldest scheduler/batch.cc
   [=[  std::unique_ptr<Sequence> youngest = std::move(running_.front());
   running_.erase(running_.begin());]=])
 
+# The last to come is preempted, whatever its priority.
+mutant(preempts_the_last_to_come scheduler/batch.cc
+  [=[  std::unique_ptr<Sequence> youngest = std::move(running_.back());
+  running_.pop_back();]=]
+  [=[  const auto last = std::max_element(running_.begin(), running_.end(),
+                                     [](const auto& a, const auto& b) { return a->arrival < b->arrival; });
+  std::unique_ptr<Sequence> youngest = std::move(*last);
+  running_.erase(last);]=])
+
 # A state slot is free while its sequence still has it.
 mutant(gives_slot_back_twice scheduler/batch.cc
   [=[std::exchange(sequence.state_slot, -1)]=]
@@ -107,3 +116,8 @@ mutant(promotes_without_a_place scheduler/fair_queue.cc
   [=[  if (place != sequences.end()) sequence->round = std::min(sequence->round, (*place)->round);
 ]=]
   [=[]=])
+
+# Short prompts of other tenants go before a long one for as long as they come.
+mutant(overtakes_without_bound scheduler/prompt_order.cc
+  [=[each.sequence->times_overtaken >= kMaxPassed]=]
+  [=[each.sequence->times_overtaken < 0]=])

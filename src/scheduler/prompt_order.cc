@@ -1,0 +1,61 @@
+#include "scheduler/prompt_order.h"
+
+#include <algorithm>
+#include <span>
+#include <tuple>
+
+#include "scheduler/fair_queue.h"
+
+namespace shoal {
+namespace {
+
+// More than that is not looked at in one step, however many wait. A tenant that sends little has an early place.
+constexpr std::size_t kMostWaiting = 64;
+
+}  // namespace
+
+void PromptOrder::list(const Sequences& running, const Sequences& waiting, Listed listed) {
+  prompts_.clear();
+  tenants_.clear();
+  for (const auto& sequence : running) {
+    if (sequence->num_pending() > 1) add(*sequence, /*waits=*/false);
+  }
+  if (listed == Listed::kAll) {
+    for (const auto& sequence : std::span(waiting).first(std::min(waiting.size(), kMostWaiting))) {
+      add(*sequence, /*waits=*/true);
+    }
+  }
+  if (tenants_.size() == 1 && std::is_sorted(prompts_.begin(), prompts_.end(), [](const Prompt& a, const Prompt& b) {
+        return a.sequence->priority > b.sequence->priority;
+      })) {
+    return;
+  }
+  std::sort(prompts_.begin(), prompts_.end(), [](const Prompt& a, const Prompt& b) {
+    return std::tuple(-std::int64_t{a.sequence->priority}, a.tokens_ahead, a.rank) <
+           std::tuple(-std::int64_t{b.sequence->priority}, b.tokens_ahead, b.rank);
+  });
+}
+
+void PromptOrder::add(Sequence& sequence, bool waits) {
+  const std::string& tenant = sequence.request.tenant;
+  auto found = std::find_if(tenants_.begin(), tenants_.end(),
+                            [&tenant](const TenantTokens& each) { return *each.tenant == tenant; });
+  if (found == tenants_.end()) found = tenants_.insert(found, {.tenant = &tenant});
+  found->num_tokens += sequence.num_pending();
+  prompts_.push_back(
+      {.sequence = &sequence, .waits = waits, .tokens_ahead = found->num_tokens, .rank = prompts_.size()});
+}
+
+bool PromptOrder::may_start(std::size_t index) const {
+  return std::none_of(prompts_.begin() + static_cast<std::ptrdiff_t>(index), prompts_.end(), [&](const Prompt& each) {
+    return each.rank < prompts_[index].rank && each.sequence->times_overtaken >= kMaxPassed;
+  });
+}
+
+void PromptOrder::note_start(std::size_t index) {
+  for (const Prompt& each : std::span(prompts_).subspan(index)) {
+    if (each.rank < prompts_[index].rank) ++each.sequence->times_overtaken;
+  }
+}
+
+}  // namespace shoal

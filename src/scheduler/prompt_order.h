@@ -1,0 +1,49 @@
+// PromptOrder: in which order the prompts that a step could compute get its tokens. Used by Batch.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "scheduler/sequence.h"
+
+namespace shoal {
+
+// Higher priorities first. Then as prompts would end if the tenants shared the tokens equally from now on, each of them
+// computing its own one after the other: a short prompt of a tenant that has little there goes before the rest of a
+// long one, and prompts of equal length stay in the order in which they came. So a tenant's long prompts do not hold up
+// another's, and with one tenant the order is that of places, first of those that run, then of those that wait.
+// Nobody starves: a prompt is overtaken by so many starts at most (kMaxPassed of FairQueue).
+class PromptOrder {
+ public:
+  struct Prompt {
+    Sequence* sequence = nullptr;
+    bool waits = false;             // for its start
+    std::int64_t tokens_ahead = 0;  // what its tenant has to compute until this one is done
+    std::size_t rank = 0;           // in the order of places
+  };
+
+  // `running` and `waiting` are in the order of places; of those that run, prompts alone are listed, and those that
+  // wait only with `with_waiting`. Allocates nothing once the longest lists were seen.
+  enum class Listed : std::uint8_t { kRunning, kAll };
+  void list(const Sequences& running, const Sequences& waiting, Listed listed);
+
+  const std::vector<Prompt>& prompts() const { return prompts_; }
+  // Whether all that came before this one, and that it goes before, may be overtaken once more.
+  bool may_start(std::size_t index) const;
+  void note_start(std::size_t index);
+
+ private:
+  struct TenantTokens {
+    const std::string* tenant = nullptr;
+    std::int64_t num_tokens = 0;
+  };
+
+  void add(Sequence& sequence, bool waits);
+
+  std::vector<Prompt> prompts_;
+  std::vector<TenantTokens> tenants_;
+};
+
+}  // namespace shoal
