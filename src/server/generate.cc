@@ -1,4 +1,5 @@
 // The native routes: /generate, /generate_stream, and / with both forms.
+#include "server/answer_scores.h"
 #include "server/context.h"
 #include "server/generation.h"
 #include "server/responses.h"
@@ -29,11 +30,18 @@ struct NativeState {
   NativeRequest native;
   GenerationInfo info;
   std::vector<TokenEvent> tokens;  // whole answers with details: all; streams: the last, until its finish event
+  NativeExtras extras;
   std::string full_text(const FinishEvent& finish) const {
     return native.parameters.return_full_text.value_or(false) ? native.inputs + finish.generated_text
                                                               : finish.generated_text;
   }
 };
+
+NativeExtras extras_of(const ServerContext& context, const GenerateParameters& parameters) {
+  return {.tokenizer = &context.services.tokenizer,
+          .alternatives = parameters.return_k_alternatives.value_or(0),
+          .top_tokens = parameters.top_n_tokens.value_or(0)};
+}
 
 void answer_whole(ServerContext& context, const JsonCall& call, NativeRequest native, AnswerForm form) {
   auto prepared = prepare_native(context, call, native);
@@ -45,15 +53,20 @@ void answer_whole(ServerContext& context, const JsonCall& call, NativeRequest na
   const auto state = std::make_shared<NativeState>();
   state->native = std::move(native);
   state->info = ready.info;
-  const bool details = state->native.parameters.details;
+  state->extras = extras_of(context, state->native.parameters);
+  const bool details = state->native.parameters.details || state->native.parameters.decoder_input_details;
   const ResponseWriter writer = call.writer;
   GenerationSink sink;
   sink.on_token = [state, details](const TokenEvent& token) {
     if (details) state->tokens.push_back(token);
   };
   sink.on_finish = [&context, state, details, writer, form](const FinishEvent& finish) {
-    OutputJson json =
-        native_response(state->full_text(finish), finish, state->info.seed, details ? &state->tokens : nullptr);
+    if (state->native.parameters.decoder_input_details && !state->tokens.empty()) {
+      state->extras.prefill =
+          native_prefill(context.services.tokenizer, state->info.prompt_ids, state->tokens.front().prompt_scores);
+    }
+    OutputJson json = native_response(state->full_text(finish), finish, state->info.seed,
+                                      details ? &state->tokens : nullptr, state->extras);
     if (form == AnswerForm::kArrayOfOne) json = OutputJson::array({std::move(json)});
     writer.send(200, answer_headers(context, state->info, finish), to_text(json));
   };
@@ -69,6 +82,11 @@ void end_with_error(const ResponseWriter& writer, const ApiError& error) {
 // LoRAX's streams answer 200 as soon as the body is well formed; what comes later is an event.
 void answer_stream(ServerContext& context, const JsonCall& call, NativeRequest native) {
   auto prepared = prepare_native(context, call, native);
+  if (native.parameters.decoder_input_details && std::holds_alternative<PreparedRequest>(prepared)) {
+    prepared = ApiError{.failure = Failure::kValidation,
+                        .message = "`decoder_input_details` is not possible in a stream",
+                        .param = "decoder_input_details"};
+  }
   const ResponseWriter writer = call.writer;
   const auto* refusal = std::get_if<ApiError>(&prepared);
   if (refusal != nullptr && refusal->failure == Failure::kUnavailable) {
@@ -86,13 +104,14 @@ void answer_stream(ServerContext& context, const JsonCall& call, NativeRequest n
   const auto state = std::make_shared<NativeState>();
   state->native = std::move(native);
   state->info = ready.info;
+  state->extras = extras_of(context, state->native.parameters);
   writer.begin_stream(stream_headers(context, state->info));
   GenerationSink sink;
   sink.on_token = [state, writer](const TokenEvent& token) {
     if (token.last) {
       state->tokens.push_back(token);
     } else {
-      writer.write(to_event(native_stream_token(token)));
+      writer.write(to_event(native_stream_token(token, state->extras)));
     }
   };
   sink.on_finish = [state, writer](const FinishEvent& finish) {
@@ -105,7 +124,7 @@ void answer_stream(ServerContext& context, const JsonCall& call, NativeRequest n
                                    .finish = finish,
                                    .seed = state->info.seed,
                                    .details = state->native.parameters.details};
-    writer.write(to_event(native_stream_last(state->tokens.front(), summary)));
+    writer.write(to_event(native_stream_last(state->tokens.front(), summary, state->extras)));
     writer.end();
   };
   sink.on_error = [writer](const ApiError& error) { end_with_error(writer, error); };

@@ -2,9 +2,12 @@
 // openai_chat.cc.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
+#include "server/answer_scores.h"
 #include "server/generation.h"
 #include "server/responses.h"
 
@@ -22,6 +25,11 @@ struct OpenAiForm {
 struct OpenAiDelivery {
   bool stream = false;
   bool include_usage = false;  // a chunk of usage alone at the end of a stream
+  LogprobsForm logprobs_form = LogprobsForm::kCompletion;
+  std::optional<std::int64_t> logprobs = {};         // likeliest tokens beside each; none: no logprobs at all
+  std::optional<std::int64_t> prompt_logprobs = {};  // of an answer that is not streamed
+  bool echo = false;                                 // the text begins with the prompt
+  bool prompt_only = false;                          // what was generated is not shown
 };
 
 // `model` is the requested one: "" or the base model's id is the base model, anything else an adapter.

@@ -87,7 +87,11 @@ void handle_chat(ServerContext& context, const JsonCall& call) {
   ready.info.prompt_characters = prompt_characters;
   answer_openai(context, call.writer, std::move(ready), make_head(context, "chatcmpl-", request.model),
                 chat_form(context.options.version + "-native"),
-                {.stream = request.stream, .include_usage = request.include_usage});
+                {.stream = request.stream,
+                 .include_usage = request.include_usage,
+                 .logprobs_form = LogprobsForm::kChat,
+                 .logprobs = request.parameters.logprobs,
+                 .prompt_logprobs = request.parameters.prompt_logprobs});
 }
 
 }  // namespace shoal

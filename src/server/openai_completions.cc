@@ -57,7 +57,14 @@ void handle_completions(ServerContext& context, const JsonCall& call) {
     echoed = text != nullptr ? *text : context.services.tokenizer.decode(ready.request.prompt_ids, SkipSpecial::kNo);
   if (text != nullptr) ready.info.prompt_characters = count_characters(*text);
   answer_openai(context, call.writer, std::move(ready), make_head(context, "cmpl-", request.model),
-                completion_form(echoed), {.stream = request.stream, .include_usage = request.include_usage});
+                completion_form(echoed),
+                {.stream = request.stream,
+                 .include_usage = request.include_usage,
+                 .logprobs_form = LogprobsForm::kCompletion,
+                 .logprobs = request.parameters.logprobs,
+                 .prompt_logprobs = request.parameters.prompt_logprobs,
+                 .echo = echo,
+                 .prompt_only = request.prompt_only});
 }
 
 }  // namespace shoal
