@@ -187,11 +187,8 @@ void read_openai(FieldReader& reader, GenerateParameters& parameters, bool& stre
       }
     }
   }
-  for (const char* count : {"n", "best_of"}) {
-    std::optional<std::int32_t> copies;
-    reader.read(count, copies);
-    note_unserved(parameters, copies && *copies != 1, count);
-  }
+  reader.read("n", parameters.num_choices);
+  reader.read("best_of", parameters.num_candidates);
   note_unserved_fields(reader, parameters, kUnservedOpenAi);
   const InputJson* format = reader.find("response_format");
   note_unserved(parameters, format != nullptr && !is_text_format(*format), "response_format");
@@ -204,31 +201,26 @@ void refuse_streamed_prompt_logprobs(FieldReader& reader, bool stream, const Gen
 // "model" names the adapter; whether it is the base model's id is known to the endpoint.
 void read_model(FieldReader& reader, std::string& model) { reader.read("model", model, Presence::kRequired); }
 
-void read_prompt(FieldReader& reader, CompletionRequest& request) {
+// A text, token ids, or a list of either.
+void read_prompts(FieldReader& reader, CompletionRequest& request) {
   const InputJson* prompt = reader.find("prompt");
   if (prompt == nullptr) {
     reader.fail("prompt", "missing field");
     return;
   }
-  // One prompt only: ["text"] and [[1,2]] are it, wrapped.
-  const bool wrapped =
-      prompt->is_array() && prompt->size() == 1 && (prompt->at(0).is_array() || prompt->at(0).is_string());
-  if (wrapped) prompt = &prompt->at(0);
-  if (prompt->is_string()) {
-    request.prompt = prompt->get<std::string>();
-    return;
-  }
-  if (!prompt->is_array()) {
-    reader.fail("prompt", fmt::format("expected a string or token ids, got {}", prompt->type_name()));
-    return;
-  }
-  for (const InputJson& id : *prompt) {
-    if (id.is_string() || id.is_array()) {
-      reader.fail("prompt", "several prompts in one request are not served");
+  const bool is_list =
+      prompt->is_array() && !prompt->empty() && (prompt->front().is_array() || prompt->front().is_string());
+  const InputJson one = is_list ? InputJson() : InputJson::array({*prompt});
+  for (const InputJson& each : is_list ? *prompt : one) {
+    if (each.is_string()) {
+      request.prompts.emplace_back(each.get<std::string>());
+    } else if (each.is_array()) {
+      request.prompts.emplace_back(reader.token_ids("prompt", each));
+    } else {
+      reader.fail("prompt", fmt::format("expected a string, token ids or a list of either, got {}", each.type_name()));
       return;
     }
   }
-  request.prompt = reader.token_ids("prompt", *prompt);
 }
 
 // Text parts are joined; an image becomes a markdown image, as LoRAX does it.
@@ -308,7 +300,7 @@ Parsed<CompletionRequest> parse_completion(const InputJson& body) {
   CompletionRequest request;
   FieldReader reader(body, "", error);
   read_model(reader, request.model);
-  if (!error) read_prompt(reader, request);
+  if (!error) read_prompts(reader, request);
   read_openai(reader, request.parameters, request.stream, request.include_usage);
   read_completion_scores(reader, request.parameters);
   note_unserved_fields(reader, request.parameters, kUnservedCompletion);

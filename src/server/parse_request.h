@@ -31,6 +31,9 @@ struct GenerateParameters {
   std::optional<std::uint64_t> seed;
   std::optional<std::uint64_t> best_of;
   std::optional<std::int32_t> return_k_alternatives;
+  // Of /v1 routes: answers that are given, and those they are chosen from.
+  std::optional<std::int32_t> num_choices;
+  std::optional<std::int32_t> num_candidates;
   std::optional<std::int32_t> top_n_tokens;     // TGI's name for nearly the same
   std::optional<std::int32_t> logprobs;         // of /v1 routes: likeliest tokens beside each generated one
   std::optional<std::int32_t> prompt_logprobs;  // beside each of the prompt
@@ -57,9 +60,11 @@ struct NativeRequest {
   bool stream = false;  // only `/` and `/invocations` obey it
 };
 
+using CompletionPrompt = std::variant<std::string, std::vector<std::int64_t>>;
+
 struct CompletionRequest {
   std::string model;
-  std::variant<std::string, std::vector<std::int64_t>> prompt;
+  std::vector<CompletionPrompt> prompts;  // at least one
   GenerateParameters parameters;
   bool stream = false;
   bool include_usage = false;

@@ -131,7 +131,9 @@ TEST(ParseNative, TakesTheExtremesOfEachInteger) {
 
 TEST(CheckValues, RefusesEachBadValueByName) {
   const std::pair<const char*, const char*> cases[] = {
+      {"best_of", R"({"best_of":3})"},
       {"best_of", R"({"best_of":2})"},
+      {"seed", R"({"best_of":2,"do_sample":true,"seed":5})"},
       {"best_of", R"({"best_of":0})"},
       {"merged_adapters", R"({"merged_adapters":{"ids":["a"]}})"},
       {"watermark", R"({"watermark":true})"},
@@ -176,10 +178,11 @@ TEST(CheckValues, RefusesEachBadValueByName) {
 
 TEST(CheckValues, TakesTheEndsOfEachRange) {
   for (const char* parameters :
-       {R"({"best_of":1})", R"({"temperature":0})", R"({"frequency_penalty":2,"presence_penalty":-2})",
-        R"({"top_p":1})", R"({"top_k":1})", R"({"typical_p":0.5})", R"({"stop":["a","b"]})", R"({"truncate":15})",
-        R"({"response_format":{"type":"text"}})", R"({"repetition_penalty":0.01})", R"({"adapter_id":""})",
-        R"({"adapter_id":"","adapter_source":"hub"})", R"({"adapter_id":null,"adapter_source":null})",
+       {R"({"best_of":1})", R"({"best_of":2,"temperature":0.5})", R"({"best_of":2,"top_p":1})", R"({"temperature":0})",
+        R"({"frequency_penalty":2,"presence_penalty":-2})", R"({"top_p":1})", R"({"top_k":1})", R"({"typical_p":0.5})",
+        R"({"stop":["a","b"]})", R"({"truncate":15})", R"({"response_format":{"type":"text"}})",
+        R"({"repetition_penalty":0.01})", R"({"adapter_id":""})", R"({"adapter_id":"","adapter_source":"hub"})",
+        R"({"adapter_id":null,"adapter_source":null})",
         R"({"schema":null,"grammar":null,"merged_adapters":null,"min_p":0,"top_n_tokens":0,"unheard_of":5})",
         R"({"min_p":1,"top_n_tokens":20,"return_k_alternatives":20,"min_tokens":0,"logit_bias":{"5":-100,"0":100}})"}) {
     const auto error = value_error(parameters);
@@ -190,7 +193,7 @@ TEST(CheckValues, TakesTheEndsOfEachRange) {
 // LoRAX's order: the first of several faults is told.
 TEST(CheckValues, ChecksInOrder) {
   const std::pair<const char*, const char*> order[] = {
-      {"best_of", R"("best_of":2)"},
+      {"best_of", R"("best_of":3)"},
       {"temperature", R"("temperature":-1)"},
       {"repetition_penalty", R"("repetition_penalty":0)"},
       {"frequency_penalty", R"("frequency_penalty":3)"},
@@ -280,17 +283,24 @@ TEST(PrepareRequest, RefusesTokenIdsOutsideTheVocabulary) {
   }
 }
 
-TEST(ParseCompletion, TakesOnePromptInEveryForm) {
-  const auto prompt_of = [](const std::string& prompt) {
-    return parse_completion(json_of(R"({"model":"","prompt":)" + prompt + "}"));
+TEST(ParseCompletion, TakesPromptsInEveryForm) {
+  const auto prompts_of = [](const std::string& prompt) {
+    const auto parsed = parse_completion(json_of(R"({"model":"","prompt":)" + prompt + "}"));
+    const auto* request = std::get_if<CompletionRequest>(&parsed);
+    return request == nullptr ? std::vector<CompletionPrompt>() : request->prompts;
   };
-  EXPECT_EQ(std::get<std::string>(std::get<CompletionRequest>(prompt_of("\"a\"")).prompt), "a");
-  EXPECT_EQ(std::get<std::string>(std::get<CompletionRequest>(prompt_of("[\"a\"]")).prompt), "a");
-  const std::vector<std::int64_t> ids = {1, 2};
-  EXPECT_EQ(std::get<std::vector<std::int64_t>>(std::get<CompletionRequest>(prompt_of("[1,2]")).prompt), ids);
-  EXPECT_EQ(std::get<std::vector<std::int64_t>>(std::get<CompletionRequest>(prompt_of("[[1,2]]")).prompt), ids);
-  for (const char* bad : {"null", "5", "[\"a\",\"b\"]", "[[1],[2]]", "[1.5]", "[-1]", "{}", "[true]"}) {
-    const auto parsed = prompt_of(bad);
+  const CompletionPrompt text = "a";
+  const CompletionPrompt ids = std::vector<std::int64_t>{1, 2};
+  EXPECT_EQ(prompts_of("\"a\""), (std::vector{text}));
+  EXPECT_EQ(prompts_of("[\"a\"]"), (std::vector{text}));
+  EXPECT_EQ(prompts_of("[1,2]"), (std::vector{ids}));
+  EXPECT_EQ(prompts_of("[[1,2]]"), (std::vector{ids}));
+  EXPECT_EQ(prompts_of("[\"a\",\"a\"]"), (std::vector{text, text}));
+  EXPECT_EQ(prompts_of("[[1,2],\"a\"]"), (std::vector{ids, text}));
+  EXPECT_EQ(prompts_of("[]"), (std::vector{CompletionPrompt(std::vector<std::int64_t>())}));
+  for (const char* bad :
+       {"null", "5", "[\"a\",5]", "[[1],[-2]]", "[1,\"a\"]", "[1.5]", "[-1]", "{}", "[true]", "[[[1]]]"}) {
+    const auto parsed = parse_completion(json_of(R"({"model":"","prompt":)" + std::string(bad) + "}"));
     ASSERT_TRUE(std::holds_alternative<ApiError>(parsed)) << bad;
     EXPECT_EQ(std::get<ApiError>(parsed).param, "prompt") << bad;
   }
@@ -310,11 +320,8 @@ TEST(ParseCompletion, ReadsOpenAiFields) {
 }
 
 TEST(ParseCompletion, NotesWhatIsNotServed) {
-  for (const auto& [field, json] : std::vector<std::pair<std::string, std::string>>{{"n", "2"},
-                                                                                    {"n", "0"},
-                                                                                    {"best_of", "3"},
-                                                                                    {"top_logprobs", "5"},
-                                                                                    {"suffix", "\"x\""},
+  for (const auto& [field, json] : std::vector<std::pair<std::string, std::string>>{{"top_logprobs", "5"},
+
                                                                                     {"schema", "{\"type\":\"object\"}"},
                                                                                     {"guided_json", "{\"a\":1}"},
                                                                                     {"tool_choice", "\"required\""},
@@ -370,6 +377,27 @@ TEST(ParseScores, NumbersOfTokensHaveALimit) {
   }
   const auto chat = parse_chat(json_of(R"({"model":"m","messages":[],"logprobs":true,"top_logprobs":21})"));
   EXPECT_EQ(check_values(std::get<ChatRequest>(chat).parameters, small_options())->param, "top_logprobs");
+}
+
+TEST(CheckValues, CountsOfChoicesHaveTheirOrder) {
+  const auto error_of = [](const std::string& fields) {
+    const auto parsed = parse_completion(json_of(R"({"model":"m","prompt":"a",)" + fields + "}"));
+    return check_values(std::get<CompletionRequest>(parsed).parameters, small_options());
+  };
+  EXPECT_FALSE(error_of(R"("n":1,"best_of":1)"));
+  EXPECT_FALSE(error_of(R"("n":128)"));
+  EXPECT_FALSE(error_of(R"("n":2,"best_of":5,"seed":3)"));
+  for (const auto& [field, json] : std::vector<std::pair<std::string, std::string>>{{"n", R"("n":0)"},
+                                                                                    {"n", R"("n":-1)"},
+                                                                                    {"n", R"("n":129)"},
+                                                                                    {"best_of", R"("n":3,"best_of":2)"},
+                                                                                    {"best_of", R"("best_of":0)"},
+                                                                                    {"best_of", R"("best_of":129)"}}) {
+    const auto error = error_of(json);
+    ASSERT_TRUE(error) << json;
+    EXPECT_EQ(error->param, field) << json;
+    EXPECT_NE(error->message.find("given: "), std::string::npos) << error->message;
+  }
 }
 
 TEST(PrepareRequest, TokenRulesReachTheScheduler) {

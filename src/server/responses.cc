@@ -83,6 +83,20 @@ OutputJson native_response(const std::string& generated_text, const FinishEvent&
   return json;
 }
 
+OutputJson native_other(const std::string& generated_text, const FinishEvent& finish, std::optional<std::uint64_t> seed,
+                        const std::vector<TokenEvent>& tokens, const NativeExtras& extras) {
+  OutputJson json;
+  json["generated_text"] = generated_text;
+  json["finish_reason"] = native_finish_reason(finish.reason);
+  json["generated_tokens"] = finish.generated_tokens;
+  json["seed"] = or_null(seed);
+  json["prefill"] = extras.prefill;
+  OutputJson list = OutputJson::array();
+  for (const TokenEvent& token : tokens) list.push_back(native_token(token, extras));
+  json["tokens"] = std::move(list);
+  return json;
+}
+
 OutputJson native_stream_token(const TokenEvent& token, const NativeExtras& extras) {
   OutputJson json;
   json["token"] = native_token(token, extras);

@@ -25,6 +25,9 @@ OutputJson native_token(const TokenEvent& token, const NativeExtras& extras = {}
 OutputJson native_response(const std::string& generated_text, const FinishEvent& finish,
                            std::optional<std::uint64_t> seed, const std::vector<TokenEvent>* tokens,
                            const NativeExtras& extras = {});
+// BestOfSequence: an answer that was not the best.
+OutputJson native_other(const std::string& generated_text, const FinishEvent& finish, std::optional<std::uint64_t> seed,
+                        const std::vector<TokenEvent>& tokens, const NativeExtras& extras);
 // StreamResponse of a token that is not the last.
 OutputJson native_stream_token(const TokenEvent& token, const NativeExtras& extras = {});
 struct NativeSummary {

@@ -14,6 +14,7 @@ namespace {
 // Below this a distribution is its argmax in float32 anyway, and dividing by it only makes infinities.
 constexpr float kGreedyTemperature = 1e-5F;
 constexpr std::size_t kMaxAdapterIdBytes = 512;
+constexpr std::int32_t kMaxChoices = 128;
 constexpr std::size_t kMaxLogitBiases = 1024;
 
 ApiError invalid(std::string param, std::string message) {
@@ -87,6 +88,29 @@ std::optional<ApiError> check_ranges(const GenerateParameters& p) {
   return std::nullopt;
 }
 
+std::optional<ApiError> check_choices(const GenerateParameters& p) {
+  const std::int32_t num_choices = p.num_choices.value_or(1);
+  if (num_choices < 1 || num_choices > kMaxChoices) {
+    return invalid("n", fmt::format("`n` must be from 1 to {}, given: {}", kMaxChoices, num_choices));
+  }
+  const std::int32_t num_candidates = p.num_candidates.value_or(num_choices);
+  if (num_candidates < num_choices || num_candidates > kMaxChoices) {
+    return invalid("best_of", fmt::format("`best_of` must be from `n` = {} to {}, given: {}", num_choices, kMaxChoices,
+                                          num_candidates));
+  }
+  return std::nullopt;
+}
+
+std::optional<ApiError> check_best_of(const GenerateParameters& p, const ServerOptions& options) {
+  const std::uint64_t best_of = p.best_of.value_or(1);
+  if (best_of == 1) return std::nullopt;
+  if (best_of == 0 || best_of > static_cast<std::uint64_t>(options.max_best_of)) {
+    return invalid("best_of", fmt::format("`best_of` must be from 1 to {} (--max-best-of), given: {}",
+                                          options.max_best_of, best_of));
+  }
+  return std::nullopt;
+}
+
 std::optional<ApiError> check_scores(const GenerateParameters& p) {
   const std::pair<const std::string, std::optional<std::int32_t>> counts[] = {
       {"top_n_tokens", p.top_n_tokens}, {p.logprobs_name, p.logprobs}, {"prompt_logprobs", p.prompt_logprobs}};
@@ -129,7 +153,8 @@ std::optional<ApiError> check_counts(const GenerateParameters& p, const ServerOp
 bool samples(const GenerateParameters& p) {
   const float temperature = p.temperature.value_or(1.0F);
   if (temperature < kGreedyTemperature) return false;
-  return p.do_sample || temperature != 1.0F || p.top_k || p.top_p.value_or(1.0F) < 1.0F ||
+  const bool chooses = p.num_choices.value_or(1) > 1 || p.num_candidates.value_or(1) > 1;
+  return chooses || p.do_sample || temperature != 1.0F || p.top_k || p.top_p.value_or(1.0F) < 1.0F ||
          p.typical_p.value_or(1.0F) < 1.0F || p.min_p.value_or(0.0F) > 0.0F;
 }
 
@@ -170,16 +195,24 @@ ScoreOptions make_scores(const GenerateParameters& p) {
 }  // namespace
 
 std::optional<ApiError> check_values(const GenerateParameters& parameters, const ServerOptions& options) {
+  if (auto error = check_best_of(parameters, options)) return error;
   if (auto error = check_adapter(parameters, options)) return error;
-  if (parameters.best_of && *parameters.best_of != 1) {
-    return invalid("best_of", "`best_of` other than 1 is not served");
+  const bool chooses = parameters.best_of.value_or(1) > 1;
+  if (chooses && !(samples(parameters) || parameters.temperature || parameters.top_p || parameters.typical_p)) {
+    return invalid("best_of",
+                   "`best_of` > 1 needs sampling: one of `do_sample`, `temperature`, `top_k`, `top_p`, `typical_p`");
   }
+  if (auto error = check_choices(parameters)) return error;
   if (!parameters.unserved.empty()) {
     return invalid(parameters.unserved, fmt::format("`{}` is not served", parameters.unserved));
   }
   if (auto error = check_ranges(parameters)) return error;
   if (auto error = check_scores(parameters)) return error;
-  return check_counts(parameters, options);
+  if (auto error = check_counts(parameters, options)) return error;
+  if (chooses && parameters.seed) {
+    return invalid("seed", "`seed` must not be set with `best_of` > 1: each of the answers has its own");
+  }
+  return std::nullopt;
 }
 
 Parsed<PreparedRequest> prepare_request(const GenerateParameters& parameters, std::vector<std::int64_t> prompt_ids,
