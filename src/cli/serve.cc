@@ -110,6 +110,12 @@ void add_limits(CLI::App& command, ServeOptions& options) {
       ->envname("MAX_STOP_SEQUENCES")
       ->check(at_least(1))
       ->capture_default_str();
+  command
+      .add_option("--max-best-of", options.server.max_best_of,
+                  "answers that `best_of` of a native request chooses from")
+      ->envname("MAX_BEST_OF")
+      ->check(CLI::Range(1, 128))
+      ->capture_default_str();
   command.add_option("--max-input-length", options.max_input_length, "prompt tokens (default: max-total-tokens - 1)")
       ->envname("MAX_INPUT_LENGTH")
       ->check(at_least(1));

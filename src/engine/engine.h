@@ -15,15 +15,16 @@ namespace shoal {
 
 // Sizes that the scheduler plans with; fixed at start.
 struct EngineInfo {
-  std::string model_family;          // "solar", "rw", "santacoder", "cohere"
-  std::string dtype;                 // "bfloat16", ...
-  std::string device;                // "cpu/avx2", ...
-  std::int64_t vocab_size = 0;       // ids that may be sampled
-  std::int64_t max_positions = 0;    // longest sequence the model can hold, prompt and output
-  std::int64_t num_blocks = 0;       // cache blocks of 16 tokens
-  std::int64_t max_step_tokens = 0;  // query tokens of one step
-  std::int64_t max_sequences = 0;    // sequences of one step, and state slots
-  std::int64_t sliding_window = 0;   // tokens that a query sees in every layer; 0: all
+  std::string model_family;            // "solar", "rw", "santacoder", "cohere"
+  std::string dtype;                   // "bfloat16", ...
+  std::string device;                  // "cpu/avx2", ...
+  std::int64_t vocab_size = 0;         // ids that may be sampled
+  std::int64_t max_positions = 0;      // longest sequence the model can hold, prompt and output
+  std::int64_t num_blocks = 0;         // cache blocks of 16 tokens
+  std::int64_t max_step_tokens = 0;    // query tokens of one step
+  std::int64_t max_sequences = 0;      // sequences of one step, and state slots
+  std::int64_t max_scored_rows = 256;  // known tokens of one step that are scored: their logits take memory
+  std::int64_t sliding_window = 0;     // tokens that a query sees in every layer; 0: all
 };
 
 // Calls come from one thread at a time (the scheduler's), but where another is named.

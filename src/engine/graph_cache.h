@@ -8,6 +8,7 @@
 #include <map>
 
 #include "ops/backend.h"
+#include "sampling/sampler.h"
 
 namespace shoal {
 
@@ -19,7 +20,7 @@ struct GraphKey {
   std::int64_t groups = 0;         // of adapters, padded
   std::int64_t largest_group = 0;  // in steps of kLoraTokenStep tokens
   std::int64_t max_rank = 0;
-  bool counts = false;  // penalty counts are there
+  SamplerShape sampler = {};
   std::int64_t arena_generation = 0;
 
   auto operator<=>(const GraphKey&) const = default;

@@ -24,6 +24,9 @@ WeightSource open_weights(const EngineOptions& options, DType dtype) {
   return WeightSource(Checkpoint::open(options.model_path));
 }
 
+// What the logits of known tokens may take in one step.
+constexpr std::int64_t kScoredLogitBytes = std::int64_t{64} << 20;
+
 // The smaller of 2 GiB and a quarter of free memory.
 std::int64_t modest_cache_bytes() {
   struct sysinfo memory{};
@@ -67,6 +70,7 @@ ModelEngine::ModelEngine(const EngineOptions& options, const Backend& backend, A
   // Every token of a step needs a slot of the cache, every sequence a block, and none has more blocks than there are.
   info_.max_step_tokens = std::min(info_.max_step_tokens, blocks * kBlockSize);
   info_.max_sequences = std::min(info_.max_sequences, blocks);
+  info_.max_scored_rows = std::clamp<std::int64_t>(kScoredLogitBytes / (4 * model_info_.vocab), 1, 512);
   make_cache(shape, blocks, std::min(blocks, blocks_for_tokens(info_.max_positions)));
 }
 
@@ -218,7 +222,8 @@ void ModelEngine::make_cache(const KvCacheShape& shape, std::int64_t num_blocks,
     layer_caches_.push_back({.key = kv_cache_->key(layer), .value = kv_cache_->value(layer)});
   }
   inputs_ = std::make_unique<StepInputs>(backend_, info_.max_step_tokens, info_.max_sequences, max_blocks_each);
-  sampler_ = std::make_unique<Sampler>(backend_, info_.vocab_size, info_.max_sequences);
+  sampler_ = std::make_unique<Sampler>(backend_, RankedColumns{.summed = model_info_.vocab, .ranked = info_.vocab_size},
+                                       info_.max_sequences);
   sample_rows_.reserve(static_cast<std::size_t>(info_.max_sequences));
   result_.samples.reserve(static_cast<std::size_t>(info_.max_sequences));
 }
@@ -249,18 +254,27 @@ const StepResult& ModelEngine::step(const StepPlan& plan) {
   }
   list_sample_rows(plan);
   sampler_->prepare(ctx.stream, sample_rows_);
-  const auto run = [&] {
-    const ForwardOutput out = model_->forward(ctx, in);
-    if (!sample_rows_.empty()) sampler_->sample(ctx, out.logits);
-  };
+  prepare_targets(plan, ctx.stream);
   const bool all_decode = !in.cu_seqlen_prefill.defined();
-  if (graphs_ && all_decode) {
-    graphs_->run(ctx.stream, graph_key(in), run);
+  if (graphs_ && all_decode && targets_.empty()) {
+    graphs_->run(ctx.stream, graph_key(in), [&] { run_model(ctx, in); });
   } else {
-    run();
+    run_model(ctx, in);
   }
-  if (!sample_rows_.empty()) collect_samples(ctx.stream);
+  collect(plan, ctx.stream);
   return result_;
+}
+
+void ModelEngine::run_model(Context& ctx, const ForwardInput& in) {
+  Tensor logits = model_->forward(ctx, in).logits;
+  if (!targets_.empty()) {
+    target_scorer_->rank(ctx, logits, targets_on_device_);
+    const auto num_sampled = static_cast<std::int64_t>(sample_rows_.size());
+    const Tensor sampled = ctx.arena.take(DType::kFloat32, {num_sampled, logits.dim(1)});
+    ops::gather_rows(ctx, logits, sampled_indices_on_device_, sampled);
+    logits = sampled;
+  }
+  if (!sample_rows_.empty()) sampler_->sample(ctx, logits);
 }
 
 GraphKey ModelEngine::graph_key(const ForwardInput& in) const {
@@ -273,7 +287,7 @@ GraphKey ModelEngine::graph_key(const ForwardInput& in) const {
           .groups = lora.group_refs.defined() ? lora.group_refs.dim(0) : 0,
           .largest_group = (largest_group + kLoraTokenStep - 1) / kLoraTokenStep,
           .max_rank = lora.max_rank,
-          .counts = sampler_->has_counts(),
+          .sampler = sampler_->shape(),
           .arena_generation = arena_.generation()};
 }
 
@@ -315,21 +329,86 @@ void ModelEngine::list_sample_rows(const StepPlan& plan) {
   for (std::size_t i = 0; i < plan.sequences.size(); ++i) {
     const PlanSequence& sequence = plan.sequences[i];
     const std::int32_t end = sequence.cached_length + sequence.query_length;
-    for (std::int32_t row = 0; row < sequence.logit_rows; ++row) {
+    const std::span<const LogitBias> biases(plan.biases.data() + sequence.bias_begin,
+                                            static_cast<std::size_t>(sequence.num_biases));
+    for (std::int32_t row = sequence.scored_rows; row < sequence.logit_rows; ++row) {
       sample_rows_.push_back({.params = sequence.sampling,
                               .position = end - sequence.logit_rows + row + 1,
-                              .state_slot = sequence.state_slot});
+                              .state_slot = sequence.state_slot,
+                              .biases = biases,
+                              .score = sequence.score,
+                              .num_top = sequence.num_top});
       result_.samples.push_back({.sequence = static_cast<std::int32_t>(i)});
     }
   }
 }
 
-void ModelEngine::collect_samples(Stream stream) {
-  sampler_->collect(stream);
+// What follows each row that is scored, and which rows are sampled, on their way to the device.
+void ModelEngine::prepare_targets(const StepPlan& plan, Stream stream) {
+  targets_.clear();
+  sampled_indices_.clear();
+  if (plan.target_ids.empty()) return;
+  std::int64_t num_top = 0;
+  for (const PlanSequence& sequence : plan.sequences) {
+    CHECK_LE(sequence.scored_rows, sequence.logit_rows);
+    for (std::int32_t row = 0; row < sequence.logit_rows; ++row) {
+      const bool is_scored = row < sequence.scored_rows;
+      if (!is_scored) sampled_indices_.push_back(std::ssize(targets_));
+      targets_.push_back(is_scored ? plan.target_ids[static_cast<std::size_t>(sequence.target_begin + row)] : -1);
+    }
+    if (sequence.scored_rows > 0) num_top = std::max<std::int64_t>(num_top, sequence.target_top);
+  }
+  const std::int64_t most_rows = info_.max_scored_rows + info_.max_sequences;
+  if (!target_scorer_) {
+    target_scorer_ = std::make_unique<TokenScorer>(
+        backend_, RankedColumns{.summed = model_info_.vocab, .ranked = info_.vocab_size}, most_rows);
+    target_staging_ = std::make_unique<Staging>(backend_, 2 * (most_rows * 8 + Staging::kAlignment));
+  }
+  target_scorer_->prepare(std::ssize(targets_), num_top);
+  target_staging_->begin();
+  targets_on_device_ = target_staging_->put(targets_, DType::kInt64, static_cast<std::size_t>(most_rows));
+  sampled_indices_on_device_ =
+      target_staging_->put(sampled_indices_, DType::kInt64, static_cast<std::size_t>(most_rows));
+  target_staging_->flush(stream);
+}
+
+void ModelEngine::collect(const StepPlan& plan, Stream stream) {
+  if (sample_rows_.empty() && targets_.empty()) return;
+  if (!targets_.empty()) target_scorer_->download(stream);
+  if (!sample_rows_.empty()) {
+    sampler_->collect(stream);
+  } else {
+    backend_.synchronize(stream);
+  }
   step_may_run_ = false;
+  collect_samples();
+  if (!targets_.empty()) collect_targets(plan);
+}
+
+void ModelEngine::collect_samples() {
   for (std::size_t row = 0; row < sample_rows_.size(); ++row) {
-    result_.samples[row].token = sampler_->tokens()[row];
-    result_.samples[row].logprob = sampler_->logprobs()[row];
+    SampledToken& sample = result_.samples[row];
+    sample.token = sampler_->tokens()[row];
+    sample.logprob = sampler_->logprobs()[row];
+    if (sample_rows_[row].score == ScoreKind::kNone || sample.token < 0) continue;
+    sample.score = static_cast<std::int32_t>(result_.scores.size());
+    result_.scores.push_back(sampler_->score(sample_rows_[row], static_cast<std::int64_t>(row)));
+  }
+}
+
+void ModelEngine::collect_targets(const StepPlan& plan) {
+  std::int64_t first_row = 0;
+  for (std::size_t i = 0; i < plan.sequences.size(); ++i) {
+    const PlanSequence& sequence = plan.sequences[i];
+    if (sequence.scored_rows > 0) {
+      result_.targets.push_back({.sequence = static_cast<std::int32_t>(i),
+                                 .begin = static_cast<std::int32_t>(result_.scores.size()),
+                                 .count = sequence.scored_rows});
+    }
+    for (std::int64_t row = first_row; row < first_row + sequence.scored_rows; ++row) {
+      result_.scores.push_back(target_scorer_->model_score(row, sequence.target_top));
+    }
+    first_row += sequence.logit_rows;
   }
 }
 

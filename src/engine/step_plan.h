@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "core/tensor.h"
+#include "ops/sampling.h"
 #include "sampling/sampling_params.h"
+#include "sampling/token_score.h"
 
 namespace shoal {
 
@@ -34,6 +36,15 @@ struct PlanSequence {
   std::int64_t history_begin = 0;          // in StepPlan::history_ids
   std::int32_t history_length = 0;         // prompt and output so far
   std::int32_t history_prompt_length = 0;  // the first of them that are prompt
+  // The first logits rows are not sampled: each scores the token that follows it, which is known.
+  std::int32_t scored_rows = 0;
+  std::int64_t target_begin = 0;  // those tokens start here in StepPlan::target_ids
+  std::int32_t target_top = 0;    // likeliest tokens that come with each
+  // Of its sample:
+  std::int64_t bias_begin = 0;  // in StepPlan::biases, no id twice
+  std::int32_t num_biases = 0;
+  ScoreKind score = ScoreKind::kNone;
+  std::int32_t num_top = 0;
 };
 
 // Block `to` becomes a copy of block `from`, in every layer.
@@ -47,6 +58,8 @@ struct StepPlan {
   std::vector<std::int64_t> input_ids;
   std::vector<std::int32_t> block_ids;
   std::vector<std::int64_t> history_ids;
+  std::vector<std::int64_t> target_ids;
+  std::vector<LogitBias> biases;
   std::vector<BlockCopy> copy_blocks;       // done before the step: copy on write
   std::vector<std::int32_t> poison_blocks;  // filled with NaN before the step (tests: SHOAL_BLOCK_ORDER=shuffled)
   bool return_logits = false;               // StepResult::logits instead of samples
@@ -56,6 +69,8 @@ struct StepPlan {
     input_ids.clear();
     block_ids.clear();
     history_ids.clear();
+    target_ids.clear();
+    biases.clear();
     copy_blocks.clear();
     poison_blocks.clear();
     return_logits = false;
@@ -67,14 +82,26 @@ struct SampledToken {
   std::int32_t sequence = 0;  // index into StepPlan::sequences
   std::int64_t token = -1;
   float logprob = 0.0F;
+  std::int32_t score = -1;  // in StepResult::scores, if the sequence asked for one
+};
+
+// Scores of known tokens of one sequence, in order.
+struct TargetScores {
+  std::int32_t sequence = 0;  // index into StepPlan::sequences
+  std::int32_t begin = 0;     // in StepResult::scores
+  std::int32_t count = 0;
 };
 
 struct StepResult {
-  std::vector<SampledToken> samples;  // one a sequence with logit_rows > 0, in plan order
-  Tensor logits;                      // float32 [sum of logit_rows, vocab] on the host, only with return_logits
+  std::vector<SampledToken> samples;  // one a logits row that is sampled, in plan order
+  std::vector<TargetScores> targets;  // one a sequence with scored_rows > 0, in plan order
+  std::vector<TokenScore> scores;
+  Tensor logits;  // float32 [sum of logit_rows, vocab] on the host, only with return_logits
 
   void clear() {
     samples.clear();
+    targets.clear();
+    scores.clear();
     logits = Tensor();
   }
 };

@@ -76,6 +76,14 @@ bool Backend::linear(Context&, const Tensor&, const Matrix&, const Tensor&, Matm
   return false;
 }
 
+void Backend::add_biases(Context&, const Tensor& begin, const Tensor& biases, const Tensor& logits) const {
+  const auto* each = reinterpret_cast<const LogitBias*>(biases.data<std::uint8_t>());
+  for (std::int64_t row = 0; row < logits.dim(0); ++row) {
+    const std::int32_t* bounds = begin.data<std::int32_t>() + row;
+    for (std::int32_t i = bounds[0]; i < bounds[1]; ++i) logits.row<float>(row)[each[i].id] += each[i].value;
+  }
+}
+
 void Backend::count_sampled(Context&, const Tensor& tokens, const Tensor& count_slot,
                             const Tensor& token_counts) const {
   for (std::int64_t row = 0; row < tokens.dim(0); ++row) {

@@ -17,6 +17,7 @@
 #include "ops/lora.h"
 #include "ops/matrix.h"
 #include "ops/norm.h"
+#include "ops/ranking.h"
 #include "ops/rotary.h"
 #include "ops/sampling.h"
 
@@ -121,6 +122,9 @@ class Backend {
   virtual bool linear(Context& ctx, const Tensor& x, const Matrix& weight, const Tensor& bias, MatmulOutput mode,
                       const LoraBatch& batch, std::span<const LoraInput> inputs, const Tensor& out) const;
   virtual void sample(Context& ctx, const SamplingInput& in, const SamplingOutput& out) const = 0;
+  virtual void rank_logits(Context& ctx, const Tensor& logits, const RankedColumns& columns, const Tensor& tokens,
+                           const RankingOutput& out) const = 0;
+  virtual void add_biases(Context& ctx, const Tensor& begin, const Tensor& biases, const Tensor& logits) const;
   virtual void count_sampled(Context& ctx, const Tensor& tokens, const Tensor& count_slot,
                              const Tensor& token_counts) const;
   virtual void count_history(Context& ctx, const Tensor& history, std::int64_t prompt_length,

@@ -48,6 +48,17 @@ void sample(Context& ctx, const SamplingInput& in, const SamplingOutput& out) {
   ctx.backend.sample(ctx, in, out);
 }
 
+void add_biases(Context& ctx, const Tensor& begin, const Tensor& biases, const Tensor& logits) {
+  op_checks::check_tensor(logits, DType::kFloat32, {kAnyExtent, kAnyExtent});
+  check_contiguous(begin, DType::kInt32, {logits.dim(0) + 1});
+  check_contiguous(biases, DType::kUInt8, {kAnyExtent});
+  if (logits.dim(0) == 0 || biases.dim(0) == 0) return;
+  const std::int64_t num_biases = biases.dim(0) / static_cast<std::int64_t>(sizeof(LogitBias));
+  CHECK_EQ(num_biases * static_cast<std::int64_t>(sizeof(LogitBias)), biases.dim(0));
+  op_checks::check_values(ctx, begin, 0, num_biases + 1);
+  ctx.backend.add_biases(ctx, begin, biases, logits);
+}
+
 void count_sampled(Context& ctx, const Tensor& tokens, const Tensor& count_slot, const Tensor& token_counts) {
   check_contiguous(tokens, DType::kInt64, {kAnyExtent});
   check_contiguous(count_slot, DType::kInt32, {tokens.dim(0)});

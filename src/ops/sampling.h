@@ -30,6 +30,9 @@ struct SamplingInput {
   Tensor token_counts = {};   // i32 [slots, vocab] or undefined, see kSeenInPrompt
   Tensor mask_slot;           // i32 [rows]: row of mask, -1 = all allowed
   Tensor mask = {};           // i32 [slots, ceil(vocab / 32)] or undefined: bit set = allowed
+  // True: afterwards the logits are those that the choice was made among, after penalties and before temperature, and
+  // -inf where a mask or a cut dropped them.
+  bool leave_kept = false;
 };
 
 // A row whose logits hold a NaN, or where nothing may be sampled, gets token -1 and harms no other.
@@ -38,7 +41,17 @@ struct SamplingOutput {
   Tensor logprob;  // f32 [rows]: log-softmax after all processors, of the chosen token
 };
 
+// What is added to one logit.
+struct LogitBias {
+  std::int32_t id = 0;
+  float value = 0.0F;  // -infinity: never sampled
+};
+
 namespace ops {
+
+// logits f32 [rows, width]: to each row those of its biases in [begin[row], begin[row + 1]) are added. begin i32
+// [rows + 1]; biases are LogitBias as bytes, ids below the width, no id twice in a row.
+void add_biases(Context& ctx, const Tensor& begin, const Tensor& biases, const Tensor& logits);
 
 // ++token_counts[count_slot[row]][tokens[row]] wherever neither is negative: tokens i64 [rows], count_slot i32 [rows],
 // token_counts i32 [slots, vocab].

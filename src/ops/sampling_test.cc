@@ -332,6 +332,32 @@ TEST_P(SampleSweep, MatchesReferenceOnMixedBatches) {
   }
 }
 
+// What was dropped is -inf, all else the logit after penalties; token and logprob are those without it.
+TEST_P(SampleSweep, LeavesWhatTheChoiceWasMadeAmong) {
+  for (const std::int64_t vocab : {1, 3, 33, 257, 5003}) {
+    const std::vector<SamplingRow> rows = mixed_rows(vocab, 17);
+    const std::vector<Sampled> plain = sample_rows(ctx(), rows);
+    const std::vector<Sampled> got = sample_rows(ctx(), rows, 3, Kept::kLeave);
+    const std::vector<Sampled> want = sample_rows(reference_ctx(), rows, 3, Kept::kLeave);
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      EXPECT_EQ(got[i].token, plain[i].token);
+      EXPECT_EQ(std::bit_cast<std::uint32_t>(got[i].logprob), std::bit_cast<std::uint32_t>(plain[i].logprob));
+      if (got[i].token < 0) continue;
+      const auto token = static_cast<std::size_t>(got[i].token);
+      EXPECT_GT(got[i].kept[token], -kInfinity);
+      // The logprobs that follow from it add up to one.
+      double sum = 0.0;
+      for (std::size_t id = 0; id < got[i].kept.size(); ++id) {
+        const double temperature = rows[i].greedy ? 1.0 : double{rows[i].temperature};
+        const double above = (double{got[i].kept[id]} - double{got[i].kept[token]}) / temperature;
+        sum += std::exp(double{got[i].logprob} + above);
+        EXPECT_EQ(got[i].kept[id], want[i].kept[id]) << fmt::format("vocab {}, row {}, id {}", vocab, i, id);
+      }
+      EXPECT_NEAR(sum, 1.0, 1e-4) << fmt::format("vocab {}, row {}", vocab, i);
+    }
+  }
+}
+
 TEST_P(Sample, RowAloneEqualsRowInBatch) {
   for (const std::int64_t vocab : {33, 5003}) {
     const std::vector<SamplingRow> rows = mixed_rows(vocab, 9);

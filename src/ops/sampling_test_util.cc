@@ -50,7 +50,7 @@ struct Columns {
 
 }  // namespace
 
-std::vector<Sampled> sample_rows(Context& ctx, const std::vector<SamplingRow>& rows, std::int64_t padding) {
+std::vector<Sampled> sample_rows(Context& ctx, const std::vector<SamplingRow>& rows, std::int64_t padding, Kept kept) {
   const auto num_rows = std::ssize(rows);
   const std::int64_t vocab = num_rows == 0 ? 1 : std::ssize(rows[0].logits);
   const std::int64_t words = (vocab + 31) / 32;
@@ -85,12 +85,15 @@ std::vector<Sampled> sample_rows(Context& ctx, const std::vector<SamplingRow>& r
        .count_slot = view_of(columns.count_slot, DType::kInt32),
        .token_counts = count_slots > 0 ? Tensor(columns.counts.data(), DType::kInt32, {count_slots, vocab}) : Tensor(),
        .mask_slot = view_of(columns.mask_slot, DType::kInt32),
-       .mask = mask_slots > 0 ? Tensor(columns.mask.data(), DType::kInt32, {mask_slots, words}) : Tensor()},
+       .mask = mask_slots > 0 ? Tensor(columns.mask.data(), DType::kInt32, {mask_slots, words}) : Tensor(),
+       .leave_kept = kept == Kept::kLeave},
       {.token = token, .logprob = logprob});
   std::vector<Sampled> sampled;
   sampled.reserve(static_cast<std::size_t>(num_rows));
   for (std::int64_t r = 0; r < num_rows; ++r) {
     sampled.push_back({.token = token.view().data<std::int64_t>()[r], .logprob = logprob.view().data<float>()[r]});
+    const float* left = logits.view().row<float>(r);
+    if (kept == Kept::kLeave) sampled.back().kept.assign(left, left + vocab);
   }
   return sampled;
 }

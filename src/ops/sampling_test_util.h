@@ -30,9 +30,13 @@ struct SamplingRow {
 struct Sampled {
   std::int64_t token = 0;
   float logprob = 0.0F;
+  std::vector<float> kept = {};  // [vocab] what leave_kept leaves, where it was asked for
 };
 
+enum class Kept : std::uint8_t { kForget, kLeave };
+
 // Samples all rows as one batch. The logits are `padding` columns wider than the vocabulary, with large values there.
-std::vector<Sampled> sample_rows(Context& ctx, const std::vector<SamplingRow>& rows, std::int64_t padding = 3);
+std::vector<Sampled> sample_rows(Context& ctx, const std::vector<SamplingRow>& rows, std::int64_t padding = 3,
+                                 Kept kept = Kept::kForget);
 
 }  // namespace shoal

@@ -20,11 +20,13 @@ Tensor logprobs_in(const Buffer& results, std::int64_t rows) {
 
 }  // namespace
 
-Sampler::Sampler(const Backend& backend, std::int64_t vocab_limit, std::int64_t max_sequences)
+Sampler::Sampler(const Backend& backend, const RankedColumns& columns, std::int64_t max_sequences)
     : backend_(backend),
-      vocab_limit_(vocab_limit),
+      vocab_limit_(columns.ranked),
       max_sequences_(max_sequences),
       staging_(backend, max_sequences * kBytesPerRow + kArrays * Staging::kAlignment),
+      model_scorer_(backend, columns, max_sequences),
+      sampled_scorer_(backend, columns, max_sequences),
       host_results_(backend.staging_allocator(), max_sequences * kResultBytesPerRow) {
   if (backend.device() != DeviceKind::kCpu) {
     device_results_ = Buffer(backend.allocator(), max_sequences * kResultBytesPerRow);
@@ -106,21 +108,81 @@ void Sampler::prepare(Stream stream, std::span<const SampleRow> rows) {
             .count_slot = staging_.put(count_slot_, DType::kInt32, capacity),
             .token_counts = token_counts_,
             .mask_slot = staging_.put(mask_slot_, DType::kInt32, capacity),
-            .mask = Tensor()};
+            .mask = Tensor(),
+            .leave_kept = false};
   staging_.flush(stream);
+  prepare_biases(stream, rows);
+  prepare_scores(rows);
+  input_.leave_kept = sampled_scorer_.is_prepared();
   const auto num_rows = static_cast<std::int64_t>(rows.size());
   host_tokens_ = tokens_in(host_results_, num_rows);
   host_logprobs_ = logprobs_in(host_results_, num_rows);
+}
+
+void Sampler::prepare_biases(Stream stream, std::span<const SampleRow> rows) {
+  constexpr std::int64_t kLeastCapacity = 1024;
+  bias_begin_.assign(1, 0);
+  biases_.clear();
+  for (const SampleRow& row : rows) {
+    biases_.insert(biases_.end(), row.biases.begin(), row.biases.end());
+    bias_begin_.push_back(static_cast<std::int32_t>(biases_.size()));
+  }
+  if (biases_.empty()) return;
+  if (std::ssize(biases_) > bias_capacity_) {
+    bias_capacity_ = std::max(kLeastCapacity, static_cast<std::int64_t>(std::bit_ceil(biases_.size())));
+    const auto bias_bytes = bias_capacity_ * static_cast<std::int64_t>(sizeof(LogitBias));
+    bias_staging_.emplace(backend_, (max_sequences_ + 1) * 4 + bias_bytes + 2 * Staging::kAlignment);
+  }
+  bias_staging_->begin();
+  bias_begin_on_device_ = bias_staging_->put(bias_begin_, DType::kInt32, static_cast<std::size_t>(max_sequences_ + 1));
+  biases_on_device_ = bias_staging_->put_structs(biases_, static_cast<std::size_t>(bias_capacity_));
+  bias_staging_->flush(stream);
+}
+
+void Sampler::prepare_scores(std::span<const SampleRow> rows) {
+  for (const ScoreKind kind : {ScoreKind::kModel, ScoreKind::kSampled}) {
+    TokenScorer& scorer = kind == ScoreKind::kModel ? model_scorer_ : sampled_scorer_;
+    std::int64_t num_top = -1;
+    for (const SampleRow& row : rows) {
+      if (row.score == kind) num_top = std::max<std::int64_t>(num_top, row.num_top);
+    }
+    if (num_top < 0) {
+      scorer.prepare_none();
+    } else {
+      scorer.prepare(std::ssize(rows), num_top);
+    }
+  }
+}
+
+SamplerShape Sampler::shape() const {
+  return {.counts = has_counts(),
+          .bias_capacity = biases_.empty() ? 0 : bias_capacity_,
+          .model_top = model_scorer_.is_prepared() ? model_scorer_.num_top() : -1,
+          .sampled_top = sampled_scorer_.is_prepared() ? sampled_scorer_.num_top() : -1};
+}
+
+TokenScore Sampler::score(const SampleRow& row, std::int64_t index) const {
+  if (row.score == ScoreKind::kModel) return model_scorer_.model_score(index, row.num_top);
+  CHECK(row.score == ScoreKind::kSampled);
+  return sampled_scorer_.sampled_score(index, row.num_top, row.params, logprobs()[static_cast<std::size_t>(index)]);
 }
 
 void Sampler::sample(Context& ctx, const Tensor& logits) {
   const std::int64_t num_rows = host_tokens_.dim(0);
   CHECK_EQ(logits.dim(0), num_rows);
   input_.logits = logits;
+  Tensor model_logits;
+  if (model_scorer_.is_prepared()) {
+    model_logits = ctx.arena.take(DType::kFloat32, {num_rows, logits.dim(1)});
+    backend_.copy(ctx.stream, logits, model_logits);
+  }
+  if (!biases_.empty()) ops::add_biases(ctx, bias_begin_on_device_, biases_on_device_, logits);
   const bool on_host = backend_.device() == DeviceKind::kCpu;
   const Buffer& results = on_host ? host_results_ : device_results_;
   const SamplingOutput out{.token = tokens_in(results, num_rows), .logprob = logprobs_in(results, num_rows)};
   ops::sample(ctx, input_, out);
+  if (model_scorer_.is_prepared()) model_scorer_.rank(ctx, model_logits, out.token);
+  if (sampled_scorer_.is_prepared()) sampled_scorer_.rank(ctx, logits, out.token);
   if (has_counts()) ops::count_sampled(ctx, out.token, input_.count_slot, token_counts_);
 }
 
@@ -129,6 +191,9 @@ void Sampler::collect(Stream stream) {
   const std::int64_t num_bytes = host_tokens_.dim(0) * kResultBytesPerRow;
   backend_.download(stream, device_results_.view(DType::kUInt8, {num_bytes}),
                     host_results_.view(DType::kUInt8, {num_bytes}));
+  for (const TokenScorer* scorer : {&model_scorer_, &sampled_scorer_}) {
+    if (scorer->is_prepared()) scorer->download(stream);
+  }
   backend_.synchronize(stream);
 }
 

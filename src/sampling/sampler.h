@@ -2,7 +2,9 @@
 // sampling op. Owned by the engine.
 #pragma once
 
+#include <compare>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -11,20 +13,35 @@
 #include "ops/sampling.h"
 #include "ops/staging.h"
 #include "sampling/sampling_params.h"
+#include "sampling/token_scorer.h"
 
 namespace shoal {
 
 // One logits row to sample.
 struct SampleRow {
   SamplingParams params;
-  std::int32_t position = 0;    // of the token that is sampled: with the seed, its whole random stream
-  std::int32_t state_slot = 0;  // whose penalty counts
+  std::int32_t position = 0;               // of the token that is sampled: with the seed, its whole random stream
+  std::int32_t state_slot = 0;             // whose penalty counts
+  std::span<const LogitBias> biases = {};  // no id twice
+  ScoreKind score = ScoreKind::kNone;
+  std::int32_t num_top = 0;  // likeliest tokens that come with the score
+};
+
+// All that decides which kernels sample() queues, and on which memory, beside the number of rows.
+struct SamplerShape {
+  bool counts = false;
+  std::int64_t bias_capacity = 0;  // 0: no biases in this step
+  std::int64_t model_top = -1;     // likeliest tokens that are looked for; -1: no scores of this kind
+  std::int64_t sampled_top = -1;
+
+  auto operator<=>(const SamplerShape&) const = default;
 };
 
 class Sampler {
  public:
-  // `vocab_limit`: ids at or past it are never sampled; the logits may be wider. `backend` outlives this.
-  Sampler(const Backend& backend, std::int64_t vocab_limit, std::int64_t max_sequences);
+  // Ids at or past columns.ranked are never sampled; those below columns.summed take part in the model's scores. The
+  // logits may be wider. `backend` outlives this.
+  Sampler(const Backend& backend, const RankedColumns& columns, std::int64_t max_sequences);
 
   // Starts the counts of a sequence with penalties: `history` is its prompt and, after a preemption, its output.
   void start_counts(Context& ctx, std::int32_t state_slot, std::span<const std::int64_t> history,
@@ -38,13 +55,18 @@ class Sampler {
   // Waits for the device. The results stay valid until the next prepare(); a token of -1 means that the row's logits
   // held no usable number.
   void collect(Stream stream);
-  bool has_counts() const { return token_counts_.defined(); }
+  SamplerShape shape() const;
 
   std::span<const std::int64_t> tokens() const { return host_tokens_.span<std::int64_t>(); }
   std::span<const float> logprobs() const { return host_logprobs_.span<float>(); }
+  // Of a row that asked for one.
+  TokenScore score(const SampleRow& row, std::int64_t index) const;
 
  private:
+  bool has_counts() const { return token_counts_.defined(); }
   void fill_arrays(std::span<const SampleRow> rows);
+  void prepare_biases(Stream stream, std::span<const SampleRow> rows);
+  void prepare_scores(std::span<const SampleRow> rows);
 
   const Backend& backend_;
   std::int64_t vocab_limit_;
@@ -58,6 +80,13 @@ class Sampler {
   std::vector<std::int32_t> top_k_, position_, count_slot_, mask_slot_;
   std::vector<std::int64_t> seed_;
   Staging staging_;
+  // Biases of the prepared rows; memory for them is taken when the first come.
+  std::vector<std::int32_t> bias_begin_;  // [rows + 1]
+  std::vector<LogitBias> biases_;
+  std::int64_t bias_capacity_ = 0;
+  std::optional<Staging> bias_staging_;
+  Tensor bias_begin_on_device_, biases_on_device_;
+  TokenScorer model_scorer_, sampled_scorer_;
   SamplingInput input_;    // of the prepared rows, but for the logits
   Buffer host_results_;    // a token, then a logprob, for each row
   Buffer device_results_;  // none where the device is the host

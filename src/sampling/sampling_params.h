@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "ops/sampling.h"  // LogitBias, for who may not know ops/
+
 namespace shoal {
 
 // Neutral by default: greedy, no penalties. Ranges are checked by server/.

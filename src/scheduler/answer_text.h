@@ -26,6 +26,9 @@ class AnswerText {
   // The next token of the answer.
   Step push(std::int64_t id, float logprob);
 
+  // Tokens that must not be sampled next, ascending.
+  std::span<const std::int64_t> banned_ids() const { return criteria_.banned_ids(); }
+
   // After the last token: completes text and tail of the finish event and its count of tokens. A half character at
   // the end costs only itself.
   void finish(FinishEvent& event);

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
+#include <limits>
 #include <utility>
 
 #include "core/block_size.h"
@@ -18,6 +20,7 @@ constexpr std::uint64_t kShuffleSeed = 0x5eed;
 
 Batch::Batch(const EngineInfo& info, const SchedulerOptions& options)
     : step_tokens_(std::min(options.max_batch_prefill_tokens, info.max_step_tokens)),
+      scored_rows_(info.max_scored_rows),
       max_running_(std::min(info.max_sequences, step_tokens_)),
       now_(options.now),
       allocator_(info.num_blocks, options.block_order, kShuffleSeed) {
@@ -44,6 +47,7 @@ const StepPlan& Batch::plan_step(Sequences& waiting) {
   planned_.clear();
   chunks_.clear();
   budget_left_ = step_tokens_;
+  scored_rows_left_ = scored_rows_;
   plan_has_decode_rows_ = false;
 
   const std::int64_t preemptions_before = num_preemptions_;
@@ -103,6 +107,7 @@ void Batch::choose_prompts(Sequences& waiting, PromptOrder::Listed listed) {
 }
 
 bool Batch::admit(Sequence& sequence, Sequences& waiting) {
+  if (sequence.wants_prompt_scores() && scored_rows_left_ == 0) return false;
   if (num_running() == max_running_ || !take_blocks(sequence)) return false;
   start(sequence);
   const auto found =
@@ -134,7 +139,12 @@ bool Batch::take_blocks(Sequence& sequence) {
 // would leave, in a step that runs anyway.
 PrefixTree::Match Batch::find_prefix(const Sequence& sequence) const {
   if (!prefixes_) return {};
-  return prefixes_->find(sequence.prefix_key, sequence.tokens, (sequence.num_tokens() - 1) / kBlockSize);
+  std::int64_t most_tokens = sequence.num_tokens() - 1;
+  // What is found has no logits, so it must have been scored before.
+  if (sequence.wants_prompt_scores()) {
+    most_tokens = std::min<std::int64_t>(most_tokens, std::ssize(sequence.prompt_scores));
+  }
+  return prefixes_->find(sequence.prefix_key, sequence.tokens, most_tokens / kBlockSize);
 }
 
 void Batch::start(Sequence& sequence) {
@@ -161,7 +171,12 @@ void Batch::preempt_youngest(Sequences& waiting) {
 }
 
 void Batch::choose(Sequence& sequence, std::int64_t most_tokens) {
-  const std::int64_t query_length = std::min(sequence.num_pending(), most_tokens);
+  std::int64_t query_length = std::min(sequence.num_pending(), most_tokens);
+  if (sequence.wants_prompt_scores()) {
+    query_length = std::min(query_length, scored_rows_left_);
+    if (query_length == 0) return;
+    scored_rows_left_ -= query_length;
+  }
   budget_left_ -= query_length;
   chunks_.push_back({.sequence = &sequence, .query_length = query_length});
 }
@@ -180,6 +195,12 @@ void Batch::write_row(const Chunk& chunk) {
                    .logit_rows = chunk.query_length == sequence.num_pending() ? 1 : 0,
                    .sampling = sequence.request.sampling};
   if (row.sampling.has_penalties() && !sequence.history_given) write_history(sequence, row);
+  if (sequence.wants_prompt_scores()) write_scores(sequence, row);
+  if (row.logit_rows > row.scored_rows) {
+    row.score = sequence.request.scores.answer;
+    row.num_top = sequence.request.scores.answer_top;
+    write_biases(sequence, row);
+  }
   const auto first_token = sequence.tokens.begin() + sequence.num_cached;
   plan_.input_ids.insert(plan_.input_ids.end(), first_token, first_token + chunk.query_length);
   const auto block_ids = sequence.blocks.block_ids().first(static_cast<std::size_t>(num_blocks));
@@ -194,6 +215,33 @@ void Batch::write_history(Sequence& sequence, PlanSequence& row) {
   row.history_prompt_length = static_cast<std::int32_t>(sequence.num_prompt_tokens);
   plan_.history_ids.insert(plan_.history_ids.end(), sequence.tokens.begin(), sequence.tokens.end());
   sequence.history_given = true;
+}
+
+// Each token of the prompt is scored by the logits of the one before it; those that were, before a preemption, are not
+// scored again.
+void Batch::write_scores(const Sequence& sequence, PlanSequence& row) {
+  const std::int64_t chunk_end = sequence.num_cached + row.query_length;
+  const std::int64_t begin = std::max(sequence.num_cached, static_cast<std::int64_t>(sequence.prompt_scores.size()));
+  const std::int64_t end = std::min(chunk_end, sequence.num_prompt_tokens - 1);
+  if (begin >= end) return;
+  row.scored_rows = static_cast<std::int32_t>(end - begin);
+  row.logit_rows = static_cast<std::int32_t>(chunk_end - begin);
+  row.target_begin = static_cast<std::int64_t>(plan_.target_ids.size());
+  row.target_top = sequence.request.scores.prompt_top;
+  plan_.target_ids.insert(plan_.target_ids.end(), sequence.tokens.begin() + begin + 1,
+                          sequence.tokens.begin() + end + 1);
+}
+
+void Batch::write_biases(const Sequence& sequence, PlanSequence& row) {
+  const std::span<const std::int64_t> banned = sequence.answer.banned_ids();
+  row.bias_begin = static_cast<std::int64_t>(plan_.biases.size());
+  for (const LogitBias& bias : sequence.request.logit_bias) {
+    if (!std::binary_search(banned.begin(), banned.end(), std::int64_t{bias.id})) plan_.biases.push_back(bias);
+  }
+  for (const std::int64_t id : banned) {
+    plan_.biases.push_back({.id = static_cast<std::int32_t>(id), .value = -std::numeric_limits<float>::infinity()});
+  }
+  row.num_biases = static_cast<std::int32_t>(std::ssize(plan_.biases) - row.bias_begin);
 }
 
 void Batch::step_done() {

@@ -72,8 +72,11 @@ class Batch {
   void choose(Sequence& sequence, std::int64_t most_tokens);
   void write_row(const Chunk& chunk);
   void write_history(Sequence& sequence, PlanSequence& row);
+  void write_scores(const Sequence& sequence, PlanSequence& row);
+  void write_biases(const Sequence& sequence, PlanSequence& row);
 
   std::int64_t step_tokens_;  // query tokens of one step
+  std::int64_t scored_rows_;  // known tokens of one step that may be scored
   std::int64_t max_running_;  // so many that each can have a token of a step
   SchedulerClock now_;
   BlockAllocator allocator_;
@@ -87,6 +90,7 @@ class Batch {
   PromptOrder prompt_order_;
   std::vector<Chunk> chunks_;     // chosen for the step, in order of choice
   std::int64_t budget_left_ = 0;  // query tokens still free in the step being planned
+  std::int64_t scored_rows_left_ = 0;
   bool plan_has_decode_rows_ = false;
   std::int64_t num_preemptions_ = 0;
   std::int64_t num_prompt_tokens_ = 0;

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "core/allocation_counter.h"
@@ -30,6 +32,9 @@ struct Fixture {
                     .sampling = {},
                     .adapter = std::nullopt,
                     .stop = {}};
+    return add(std::move(request));
+  }
+  Sequence& add(Request request) {
     auto stream = std::make_shared<EventStream>(nullptr, wakeup);
     auto sequence = std::make_unique<Sequence>(std::move(request), std::move(stream), nullptr, batch.make_table());
     sequence->arrival = next_arrival++;
@@ -47,7 +52,9 @@ struct Fixture {
     batch.step_done();
     batch.share_prefixes();
     for (Sequence* sequence : batch.planned()) {
-      if (sequence->num_pending() == 0) sequence->tokens.push_back(7);
+      if (sequence->num_pending() != 0) continue;
+      sequence->tokens.push_back(7);
+      (void)sequence->answer.push(7, -1.0F);
     }
   }
 
@@ -189,6 +196,33 @@ TEST(Batch, LastBlockOfAPromptOfWholeBlocksIsComputedAgain) {
   fixture.add(48, 5);
   EXPECT_EQ(fixture.step(), (Lengths{1, 16}));
   EXPECT_EQ(fixture.batch.num_used_blocks(), 4) << "three that both hold, and one of the first answer";
+}
+
+TEST(Batch, EndTokensAreBannedUntilTheAnswerIsLongEnough) {
+  Fixture fixture(engine_info(8), {.max_batch_prefill_tokens = 8});
+  Request request{.prompt_ids = std::vector<std::int64_t>(12, 1),
+                  .max_new_tokens = 10,
+                  .sampling = {},
+                  .adapter = std::nullopt,
+                  .stop = {}};
+  request.stop_token_ids = {4, 9};
+  request.min_new_tokens = 2;
+  request.logit_bias = {{.id = 3, .value = 1.5F}, {.id = 9, .value = 100.0F}};
+  fixture.add(std::move(request));
+  const auto next_biases = [&fixture] {
+    const StepPlan& plan = fixture.batch.plan_step(fixture.waiting);
+    std::vector<std::pair<std::int64_t, float>> biases;
+    for (const LogitBias& bias : plan.biases) biases.emplace_back(bias.id, bias.value);
+    EXPECT_EQ(plan.sequences.at(0).num_biases, std::ssize(biases));
+    fixture.finish_step();
+    return biases;
+  };
+  using Biases = std::vector<std::pair<std::int64_t, float>>;
+  constexpr float kNever = -std::numeric_limits<float>::infinity();
+  EXPECT_EQ(next_biases(), Biases()) << "a chunk that samples nothing";
+  EXPECT_EQ(next_biases(), (Biases{{3, 1.5F}, {4, kNever}, {9, kNever}}));
+  EXPECT_EQ(next_biases(), (Biases{{3, 1.5F}, {4, kNever}, {9, kNever}}));
+  EXPECT_EQ(next_biases(), (Biases{{3, 1.5F}, {9, 100.0F}}));
 }
 
 class BatchAllocation : public testing::TestWithParam<bool> {};

@@ -50,15 +50,48 @@ const StepResult& FakeEngine::step(const StepPlan& plan) {
     const PlanSequence& row = plan.sequences[i];
     check_row(plan, i);
     const std::uint64_t text = run_row(plan, row);
-    const std::int64_t token =
-        row.logit_rows == 0 ? -1 : sample(text, row.sampling, row.cached_length + row.query_length);
+    const bool is_sampled = row.logit_rows > row.scored_rows;
+    const std::int64_t token = is_sampled ? sample(text, row.sampling, row.cached_length + row.query_length) : -1;
     if (row.sampling.has_penalties()) follow_history(plan, row, text, token);
-    if (row.logit_rows > 0) {
-      result_.samples.push_back({.sequence = static_cast<std::int32_t>(i), .token = token, .logprob = -1.5F});
-    }
+    score_targets(plan, i);
+    if (!is_sampled) continue;
+    result_.samples.push_back({.sequence = static_cast<std::int32_t>(i), .token = token, .logprob = -1.5F});
+    if (row.score == ScoreKind::kNone || token < 0) continue;
+    result_.samples.back().score = static_cast<std::int32_t>(result_.scores.size());
+    result_.scores.push_back(
+        score_of(plan.input_ids[static_cast<std::size_t>(row.input_begin + row.query_length - 1)], token, row.num_top));
   }
   ++num_steps_;
   return result_;
+}
+
+// Each row scores the token that follows its own, which the next row of the same sequence must agree with.
+void FakeEngine::score_targets(const StepPlan& plan, std::size_t index) {
+  const PlanSequence& row = plan.sequences[index];
+  EXPECT_LE(row.logit_rows, row.query_length);
+  EXPECT_LE(row.logit_rows - row.scored_rows, 1);
+  if (row.scored_rows == 0) return;
+  result_.targets.push_back({.sequence = static_cast<std::int32_t>(index),
+                             .begin = static_cast<std::int32_t>(result_.scores.size()),
+                             .count = row.scored_rows});
+  for (std::int32_t i = 0; i < row.scored_rows; ++i) {
+    const std::int64_t query = row.query_length - row.logit_rows + i;
+    const std::int64_t target = plan.target_ids[static_cast<std::size_t>(row.target_begin + i)];
+    const std::int64_t* input = plan.input_ids.data() + row.input_begin;
+    if (query + 1 < row.query_length) {
+      EXPECT_EQ(target, input[query + 1]) << "a target that is not the next token";
+    }
+    result_.scores.push_back(score_of(input[query], target, row.target_top));
+  }
+}
+
+TokenScore FakeEngine::score_of(std::int64_t previous, std::int64_t token, std::int32_t num_top) {
+  TokenScore score{.logprob = -static_cast<float>(
+                                  mix(static_cast<std::uint64_t>(previous), static_cast<std::uint64_t>(token)) % 1024) /
+                              64.0F,
+                   .rank = num_top + 1};
+  for (std::int32_t i = 0; i < num_top; ++i) score.top.push_back({.id = i, .logprob = -0.125F * static_cast<float>(i)});
+  return score;
 }
 
 void FakeEngine::wait_for_turn() {
@@ -75,6 +108,7 @@ void FakeEngine::check_plan(const StepPlan& plan) {
   EXPECT_FALSE(plan.sequences.empty());
   EXPECT_LE(static_cast<std::int64_t>(plan.sequences.size()), info_.max_sequences);
   EXPECT_LE(static_cast<std::int64_t>(plan.input_ids.size()), info_.max_step_tokens);
+  EXPECT_LE(static_cast<std::int64_t>(plan.target_ids.size()), info_.max_scored_rows);
   const std::lock_guard lock(mutex_);
   num_poisoned_ += static_cast<std::int64_t>(plan.poison_blocks.size());
   if (!recording_) return;

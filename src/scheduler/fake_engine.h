@@ -49,6 +49,8 @@ class FakeEngine final : public Engine {
   AdapterStats adapter_stats() const override;
 
   // --- the test's side; any thread ---
+  // The score of a token after these: as if the model had seen nothing else.
+  static TokenScore score_of(std::int64_t previous, std::int64_t token, std::int32_t num_top);
   // What an engine that runs this request alone samples, the first max_new_tokens.
   std::vector<std::int64_t> solo_tokens(const Request& request) const;
   // The same with the adapter as it was after so many replacements.
@@ -113,6 +115,7 @@ class FakeEngine final : public Engine {
   std::uint64_t run_row(const StepPlan& plan, const PlanSequence& row);
   std::uint64_t adapter_text(std::int32_t slot) const;
   void follow_history(const StepPlan& plan, const PlanSequence& row, std::uint64_t text, std::int64_t token);
+  void score_targets(const StepPlan& plan, std::size_t index);
   std::int64_t sample(std::uint64_t text, const SamplingParams& sampling, std::int64_t length) const;
   void run_moves();
   bool begin_load();

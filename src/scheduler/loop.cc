@@ -30,6 +30,9 @@ std::optional<Error> Scheduler::Loop::check_request(const Request& request) cons
   const auto prompt_tokens = static_cast<std::int64_t>(request.prompt_ids.size());
   if (prompt_tokens < 1) return refuse("`inputs` must hold at least one token");
   if (request.max_new_tokens < 1) return refuse("`max_new_tokens` must be at least 1");
+  if (request.min_new_tokens > request.max_new_tokens) {
+    return refuse("`min_tokens` must not be larger than the most new tokens");
+  }
   if (tokenizer_ == nullptr && !request.stop.empty()) return refuse("`stop` needs a tokenizer");
   if (std::any_of(request.stop.begin(), request.stop.end(), [](const std::string& text) { return text.empty(); })) {
     return refuse("`stop` must not hold an empty string");
@@ -229,7 +232,7 @@ void Scheduler::Loop::apply(const StepResult& result) {
   batch_.step_done();
   ++counters_.steps;
   if (batch_.plan_has_decode_rows()) ++counters_.decode_steps;
-  const Clock::time_point now = options_.now();
+  take_prompt_scores(result);
   std::int64_t expected_samples = 0;
   for (const Sequence* sequence : batch_.planned()) expected_samples += sequence->num_pending() == 0 ? 1 : 0;
   CHECK_EQ(static_cast<std::int64_t>(result.samples.size()), expected_samples);
@@ -238,18 +241,29 @@ void Scheduler::Loop::apply(const StepResult& result) {
     if (sample.token < 0) {
       fail(sequence, {ErrorCode::kGeneration, "the model's logits are not a number"});
     } else {
-      accept(sequence, sample, now);
+      accept(sequence, sample, result);
     }
   }
   batch_.share_prefixes();
 }
 
-void Scheduler::Loop::accept(Sequence& sequence, const SampledToken& sample, Clock::time_point now) {
+void Scheduler::Loop::take_prompt_scores(const StepResult& result) {
+  for (const TargetScores& targets : result.targets) {
+    Sequence& sequence = *batch_.planned()[static_cast<std::size_t>(targets.sequence)];
+    const auto begin = result.scores.begin() + targets.begin;
+    sequence.prompt_scores.insert(sequence.prompt_scores.end(), begin, begin + targets.count);
+  }
+}
+
+void Scheduler::Loop::accept(Sequence& sequence, const SampledToken& sample, const StepResult& result) {
   CHECK_EQ(sequence.num_pending(), 0);
+  const Clock::time_point now = options_.now();
   if (sequence.num_generated() == 0) sequence.timings.first_token = now;
   sequence.tokens.push_back(sample.token);
   ++counters_.generated_tokens;
   AnswerText::Step step = sequence.answer.push(sample.token, sample.logprob);
+  if (sample.score >= 0) step.event.score = result.scores[static_cast<std::size_t>(sample.score)];
+  step.event.prompt_scores = std::exchange(sequence.prompt_scores, {});
   step.event.last = step.reason.has_value();
   sequence.stream->push(std::move(step.event));
   if (!step.reason.has_value()) return;

@@ -65,7 +65,8 @@ class Scheduler::Loop {
   const StepPlan& plan_step();
   void run_step(const StepPlan& plan);
   void apply(const StepResult& result);
-  void accept(Sequence& sequence, const SampledToken& sample, Clock::time_point now);
+  void take_prompt_scores(const StepResult& result);
+  void accept(Sequence& sequence, const SampledToken& sample, const StepResult& result);
   void fail(Sequence& sequence, Error error);
   void for_each_open(const std::function<void(Sequence&)>& visit);
   void collect_ended();

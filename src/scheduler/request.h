@@ -16,11 +16,20 @@
 #include "core/result.h"
 #include "core/wakeup.h"
 #include "sampling/sampling_params.h"
+#include "sampling/token_score.h"
 
 namespace shoal {
 
 // What happens to a matched stop string: LoRAX's native routes keep it in the text, OpenAI's cut it.
 enum class StopText : std::uint8_t { kKeep, kCut };
+
+// Which scores come with the tokens. A number of likeliest tokens stands beside each.
+struct ScoreOptions {
+  ScoreKind answer = ScoreKind::kNone;  // of the generated tokens
+  std::int32_t answer_top = 0;
+  bool prompt = false;  // of the prompt's tokens, but for the first, by the model's own logits
+  std::int32_t prompt_top = 0;
+};
 
 // Checked by server/ before it is submitted: lengths, ranges, tokenization.
 struct Request {
@@ -35,7 +44,10 @@ struct Request {
   bool skip_special_tokens = true;  // in generated_text and delta
   std::int32_t priority = 0;        // higher goes first
   std::string tenant = {};          // tenants get fair shares of what is served
-  std::string cache_salt = {};      // requests of different salts share no cached prefix
+  std::int64_t min_new_tokens = 0;  // before these neither end tokens are sampled nor do stop strings end the text
+  std::vector<LogitBias> logit_bias = {};  // added to the logits before all else; no id twice
+  ScoreOptions scores = {};
+  std::string cache_salt = {};  // requests of different salts share no cached prefix
 };
 
 enum class FinishReason : std::uint8_t { kLength, kEndOfSequence, kStopSequence };
@@ -47,6 +59,9 @@ struct TokenEvent {
   std::string delta;  // newly final part of the answer: special tokens dropped as asked, stop strings held back or cut
   float logprob = 0.0F;
   bool special = false;
+  std::optional<TokenScore> score = {};  // if the request asked for it
+  std::vector<TokenScore> prompt_scores =
+      {};             // with the first token, if asked for: of the prompt's tokens from the second on
   bool last = false;  // the FinishEvent follows at once: LoRAX's last stream event carries token and summary together
 };
 

@@ -10,6 +10,7 @@ namespace shoal {
 Scheduler::Scheduler(Engine& engine, Wakeup& wakeup, const Tokenizer* tokenizer, SchedulerOptions options)
     : wakeup_(wakeup),
       now_(options.now),
+      prefix_caching_(options.prefix_caching),
       loop_(std::make_unique<Loop>(engine, wakeup, tokenizer, std::move(options))),
       thread_([this](const std::stop_token& stop) { run(stop); }) {}
 

@@ -81,6 +81,7 @@ class Scheduler {
   bool drain(std::chrono::milliseconds timeout);
 
   SchedulerStats stats() const;
+  bool prefix_caching() const { return prefix_caching_; }
   // False when requests run but no step ended for `limit`: the engine hangs.
   bool making_progress(std::chrono::milliseconds limit) const;
 
@@ -89,6 +90,7 @@ class Scheduler {
 
   Wakeup& wakeup_;
   SchedulerClock now_;
+  const bool prefix_caching_;
   std::unique_ptr<Loop> loop_;
   std::jthread thread_;  // last: it uses all the others
 };

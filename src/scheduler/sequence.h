@@ -87,6 +87,8 @@ struct Sequence {
   // Tokens that are not in the cache yet: one for a row that decodes, more for a prompt (or a recomputed text).
   std::int64_t num_pending() const { return num_tokens() - num_cached; }
   QueuePlace place() const { return {.priority = priority, .round = round, .arrival = arrival}; }
+  // The prompt is scored before the first token is sampled.
+  bool wants_prompt_scores() const { return request.scores.prompt && num_generated() == 0; }
   bool started() const { return timings.started != std::chrono::steady_clock::time_point(); }
   std::int64_t num_generated() const { return num_tokens() - num_prompt_tokens; }
   bool failed() const { return last_event.has_value() && std::holds_alternative<Error>(*last_event); }
@@ -110,6 +112,8 @@ struct Sequence {
   BlockTable blocks;
   std::int32_t state_slot = -1;
   bool history_given = false;  // the engine has the tokens that penalties count
+
+  std::vector<TokenScore> prompt_scores;  // so far: of the tokens from the second on; they leave with the first token
 
   // Its part in the fair order:
   const std::string share_name;  // of its adapter, "" for the base model

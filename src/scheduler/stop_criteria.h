@@ -25,6 +25,9 @@ class StopCriteria {
   // True if this token is one of the request's that end the answer, and its text is cut as that of a stop string.
   bool is_cut_token(std::int64_t id) const { return stop_text_ == StopText::kCut && is_stop_token(id); }
 
+  // Tokens that must not be sampled next, ascending: the answer is shorter than its least length.
+  std::span<const std::int64_t> banned_ids() const;
+
   struct Outcome {
     std::string delta;                   // text that may be shown now
     std::optional<FinishReason> reason;  // set when this token is the last
@@ -41,8 +44,10 @@ class StopCriteria {
   bool is_stop_token(std::int64_t id) const;
 
   std::int64_t max_new_tokens_;
+  std::int64_t min_new_tokens_;
   std::span<const std::int64_t> eos_ids_;  // empty if they are ignored
   std::vector<std::int64_t> stop_token_ids_;
+  std::vector<std::int64_t> early_banned_ids_;  // empty without a least length
   StopText stop_text_;
   StopMatcher matcher_;
   std::int64_t num_tokens_ = 0;

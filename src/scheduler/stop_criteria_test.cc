@@ -209,5 +209,31 @@ TEST(StopCriteria, NoPartOfAStopStringFollowsTheMatch) {
   EXPECT_EQ(criteria.finish("late"), "");
 }
 
+TEST(StopCriteria, LooksForStopStringsBehindTheLeastLengthOnly) {
+  Request request{.prompt_ids = {1},
+                  .max_new_tokens = 10,
+                  .sampling = {},
+                  .adapter = std::nullopt,
+                  .stop = {"ab"},
+                  .stop_text = StopText::kCut};
+  request.min_new_tokens = 2;
+  request.stop_token_ids = {7};
+  const std::vector<std::int64_t> eos = {5};
+  StopCriteria criteria(request, eos);
+  const auto banned = [&criteria] {
+    const auto ids = criteria.banned_ids();
+    return std::vector<std::int64_t>(ids.begin(), ids.end());
+  };
+  EXPECT_EQ(banned(), (std::vector<std::int64_t>{5, 7}));
+  EXPECT_EQ(criteria.push(1, "ab").delta, "ab");
+  EXPECT_EQ(banned(), (std::vector<std::int64_t>{5, 7}));
+  EXPECT_EQ(criteria.push(1, "ca").delta, "ca") << "the second token is still too early";
+  EXPECT_TRUE(banned().empty());
+  EXPECT_FALSE(criteria.push(1, "b").reason.has_value()) << "its beginning came too early";
+  const auto last = criteria.push(1, "xab");
+  EXPECT_EQ(last.delta, "x");
+  EXPECT_EQ(last.reason, FinishReason::kStopSequence);
+}
+
 }  // namespace
 }  // namespace shoal

@@ -1,6 +1,9 @@
 // The native routes: /generate, /generate_stream, and / with both forms.
+#include <span>
+
+#include "server/answer_scores.h"
 #include "server/context.h"
-#include "server/generation.h"
+#include "server/generation_group.h"
 #include "server/responses.h"
 
 namespace shoal {
@@ -28,11 +31,60 @@ Parsed<PreparedRequest> prepare_native(ServerContext& context, const JsonCall& c
 struct NativeState {
   NativeRequest native;
   GenerationInfo info;
-  std::vector<TokenEvent> tokens;  // whole answers with details: all; streams: the last, until its finish event
+  std::vector<TokenEvent> tokens;  // of a stream: the last, until its finish event
+  NativeExtras extras;
   std::string full_text(const FinishEvent& finish) const {
     return native.parameters.return_full_text.value_or(false) ? native.inputs + finish.generated_text
                                                               : finish.generated_text;
   }
+};
+
+NativeExtras extras_of(const ServerContext& context, const GenerateParameters& parameters) {
+  return {.tokenizer = &context.services.tokenizer,
+          .alternatives = parameters.return_k_alternatives.value_or(0),
+          .top_tokens = parameters.top_n_tokens.value_or(0)};
+}
+
+// A whole answer, or several of which the best is given.
+struct WholeState {
+  struct Part {
+    std::vector<TokenEvent> tokens;  // with details
+    MeanLogprob mean;
+    FinishEvent finish;
+  };
+
+  std::optional<std::uint64_t> seed_of(std::size_t part) const {
+    return answer.info.seed ? std::optional(*answer.info.seed + part) : std::nullopt;
+  }
+
+  OutputJson to_json() const {
+    std::vector<MeanLogprob> means;
+    for (const Part& part : parts) means.push_back(part.mean);
+    const std::vector<std::size_t> order = by_mean_logprob(means, 0, parts.size());
+    const Part& best = parts[order.front()];
+    OutputJson json = native_response(answer.full_text(best.finish), best.finish, seed_of(order.front()),
+                                      details ? &best.tokens : nullptr, answer.extras);
+    if (!details || order.size() == 1) return json;
+    OutputJson others = OutputJson::array();
+    for (const std::size_t i : std::span(order).subspan(1)) {
+      others.push_back(
+          native_other(answer.full_text(parts[i].finish), parts[i].finish, seed_of(i), parts[i].tokens, answer.extras));
+    }
+    json["details"]["best_of_sequences"] = std::move(others);
+    return json;
+  }
+
+  // The best one's.
+  const FinishEvent& finish() const {
+    std::vector<MeanLogprob> means;
+    for (const Part& part : parts) means.push_back(part.mean);
+    return parts[by_mean_logprob(means, 0, parts.size()).front()].finish;
+  }
+
+  NativeState answer;
+  bool details = false;
+  std::vector<Part> parts;
+  std::size_t num_finished = 0;
 };
 
 void answer_whole(ServerContext& context, const JsonCall& call, NativeRequest native, AnswerForm form) {
@@ -42,23 +94,37 @@ void answer_whole(ServerContext& context, const JsonCall& call, NativeRequest na
     return;
   }
   auto& ready = std::get<PreparedRequest>(prepared);
-  const auto state = std::make_shared<NativeState>();
-  state->native = std::move(native);
-  state->info = ready.info;
-  const bool details = state->native.parameters.details;
+  const auto state = std::make_shared<WholeState>();
+  state->answer.native = std::move(native);
+  state->answer.info = ready.info;
+  const GenerateParameters& parameters = state->answer.native.parameters;
+  state->answer.extras = extras_of(context, parameters);
+  state->details = parameters.details || parameters.decoder_input_details;
+  if (parameters.decoder_input_details) {
+    state->answer.extras.prefill = native_prefill(context.services.tokenizer, state->answer.info.prompt_ids, {});
+  }
+  state->parts.resize(parameters.best_of.value_or(1));
   const ResponseWriter writer = call.writer;
-  GenerationSink sink;
-  sink.on_token = [state, details](const TokenEvent& token) {
-    if (details) state->tokens.push_back(token);
+  GroupSink sink;
+  sink.on_token = [&context, state](std::size_t part, const TokenEvent& token) {
+    if (!token.prompt_scores.empty()) {
+      state->answer.extras.prefill =
+          native_prefill(context.services.tokenizer, state->answer.info.prompt_ids, token.prompt_scores);
+    }
+    state->parts[part].mean.add(token.logprob);
+    if (state->details) state->parts[part].tokens.push_back(token);
   };
-  sink.on_finish = [&context, state, details, writer, form](const FinishEvent& finish) {
-    OutputJson json =
-        native_response(state->full_text(finish), finish, state->info.seed, details ? &state->tokens : nullptr);
+  sink.on_finish = [&context, state, writer, form](std::size_t part, const FinishEvent& finish) {
+    state->parts[part].finish = finish;
+    if (++state->num_finished < state->parts.size()) return;
+    OutputJson json = state->to_json();
     if (form == AnswerForm::kArrayOfOne) json = OutputJson::array({std::move(json)});
-    writer.send(200, answer_headers(context, state->info, finish), to_text(json));
+    writer.send(200, answer_headers(context, state->answer.info, state->finish()), to_text(json));
   };
   sink.on_error = [writer](const ApiError& error) { send_error(writer, error, ApiStyle::kNative); };
-  start_generation(context, writer, std::move(ready), std::move(sink));
+  std::vector<PreparedRequest> requests;
+  requests.push_back(std::move(ready));
+  start_group(context, writer, std::move(requests), state->parts.size(), std::move(sink));
 }
 
 void end_with_error(const ResponseWriter& writer, const ApiError& error) {
@@ -69,6 +135,12 @@ void end_with_error(const ResponseWriter& writer, const ApiError& error) {
 // LoRAX's streams answer 200 as soon as the body is well formed; what comes later is an event.
 void answer_stream(ServerContext& context, const JsonCall& call, NativeRequest native) {
   auto prepared = prepare_native(context, call, native);
+  const bool chooses = native.parameters.best_of.value_or(1) > 1;
+  if ((chooses || native.parameters.decoder_input_details) && std::holds_alternative<PreparedRequest>(prepared)) {
+    const std::string field = chooses ? "best_of" : "decoder_input_details";
+    prepared = ApiError{
+        .failure = Failure::kValidation, .message = "`" + field + "` is not possible in a stream", .param = field};
+  }
   const ResponseWriter writer = call.writer;
   const auto* refusal = std::get_if<ApiError>(&prepared);
   if (refusal != nullptr && refusal->failure == Failure::kUnavailable) {
@@ -86,13 +158,14 @@ void answer_stream(ServerContext& context, const JsonCall& call, NativeRequest n
   const auto state = std::make_shared<NativeState>();
   state->native = std::move(native);
   state->info = ready.info;
+  state->extras = extras_of(context, state->native.parameters);
   writer.begin_stream(stream_headers(context, state->info));
   GenerationSink sink;
   sink.on_token = [state, writer](const TokenEvent& token) {
     if (token.last) {
       state->tokens.push_back(token);
     } else {
-      writer.write(to_event(native_stream_token(token)));
+      writer.write(to_event(native_stream_token(token, state->extras)));
     }
   };
   sink.on_finish = [state, writer](const FinishEvent& finish) {
@@ -105,7 +178,7 @@ void answer_stream(ServerContext& context, const JsonCall& call, NativeRequest n
                                    .finish = finish,
                                    .seed = state->info.seed,
                                    .details = state->native.parameters.details};
-    writer.write(to_event(native_stream_last(state->tokens.front(), summary)));
+    writer.write(to_event(native_stream_last(state->tokens.front(), summary, state->extras)));
     writer.end();
   };
   sink.on_error = [writer](const ApiError& error) { end_with_error(writer, error); };

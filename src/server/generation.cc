@@ -19,12 +19,15 @@ std::string milliseconds(double seconds) { return std::to_string(static_cast<std
 
 // One request between scheduler and connection. Its members are used on the connection's loop, but for `posted`.
 struct Drive {
+  enum class Counts : std::uint8_t { kRequest, kNothing };
+
   Drive(ServerContext& server_context, ResponseWriter response_writer, GenerationInfo request_info,
-        GenerationSink event_sink)
+        GenerationSink event_sink, Counts what_counts)
       : context(server_context),
         writer(std::move(response_writer)),
         info(std::move(request_info)),
-        sink(std::move(event_sink)) {}
+        sink(std::move(event_sink)),
+        counts(what_counts) {}
 
   void pump() {
     while (stream != nullptr) {
@@ -35,12 +38,12 @@ struct Drive {
         sink.on_token(*token);
       } else if (const auto* finish = std::get_if<FinishEvent>(&*event)) {
         end();
-        count_success(*finish);
+        if (counts == Counts::kRequest) count_success(context, info, *finish);
         sink.on_finish(*finish);
       } else {
         end();
         const ApiError error = named_error(std::get<Error>(*event));
-        context.metrics.count_failure(failure_row(error.failure).metric);
+        count_failure(failure_row(error.failure).metric);
         sink.on_error(error);
       }
     }
@@ -58,9 +61,18 @@ struct Drive {
 
   void client_gone() {
     if (stream == nullptr) return;
+    cancel();
+    count_failure("dropped");
+  }
+
+  void cancel() {
+    if (stream == nullptr) return;
     stream->cancel();
     end();
-    context.metrics.count_failure("dropped");
+  }
+
+  void count_failure(const char* metric) const {
+    if (counts == Counts::kRequest) context.metrics.count_failure(metric);
   }
 
   // The stream holds the callback that holds this: let go, or neither is freed.
@@ -76,19 +88,11 @@ struct Drive {
     last_token = now;
   }
 
-  void count_success(const FinishEvent& finish) {
-    const RequestTimings& timings = finish.timings;
-    context.metrics.count_success({.total_s = seconds_between(info.received, Clock::now()),
-                                   .validation_s = seconds_between(info.received, info.validated),
-                                   .queue_s = seconds_between(timings.submitted, timings.started),
-                                   .inference_s = seconds_between(timings.started, timings.finished),
-                                   .generated_tokens = finish.generated_tokens});
-  }
-
   ServerContext& context;
   const ResponseWriter writer;
   const GenerationInfo info;
   const GenerationSink sink;
+  const Counts counts;
   std::shared_ptr<EventStream> stream;
   std::atomic<bool> posted{false};  // a pump is on its way
   std::int64_t num_tokens = 0;
@@ -100,27 +104,43 @@ struct Drive {
 Parsed<PreparedRequest> prepare_generation(ServerContext& context, const JsonCall& call,
                                            const GenerateParameters& parameters,
                                            const std::function<Parsed<std::vector<std::int64_t>>()>& tokenize) {
+  auto prepared = prepare_prompts(context, call, parameters, {tokenize});
+  if (auto* error = std::get_if<ApiError>(&prepared)) return std::move(*error);
+  return std::move(std::get<std::vector<PreparedRequest>>(prepared).front());
+}
+
+Parsed<std::vector<PreparedRequest>> prepare_prompts(ServerContext& context, const JsonCall& call,
+                                                     const GenerateParameters& parameters,
+                                                     const std::vector<Tokenize>& prompts) {
   context.metrics.count_request();
   if (!context.ready) {
     return ApiError{.failure = Failure::kUnavailable, .message = "the server is shutting down", .param = {}};
   }
   if (auto error = check_values(parameters, context.options)) return *error;
-  auto tokens = tokenize();
-  if (auto* error = std::get_if<ApiError>(&tokens)) return *error;
-  auto prepared = prepare_request(parameters, std::get<std::vector<std::int64_t>>(std::move(tokens)), context.options,
-                                  context.services.engine.vocab_size, random_u64());
-  if (auto* ready = std::get_if<PreparedRequest>(&prepared)) {
-    ready->request.tenant = ready->request.cache_salt = call.caller.tenant;
-    ready->info.received = call.received;
-    ready->info.validated = Clock::now();
-    context.metrics.observe_lengths(ready->info.prompt_tokens, ready->info.max_new_tokens);
+  const std::uint64_t random_seed = random_u64();
+  std::vector<PreparedRequest> all;
+  for (const Tokenize& tokenize : prompts) {
+    auto tokens = tokenize();
+    if (auto* error = std::get_if<ApiError>(&tokens)) return *error;
+    auto prepared = prepare_request(parameters, std::get<std::vector<std::int64_t>>(std::move(tokens)), context.options,
+                                    context.services.engine.vocab_size, random_seed);
+    if (auto* error = std::get_if<ApiError>(&prepared)) return *error;
+    auto& ready = std::get<PreparedRequest>(prepared);
+    ready.request.tenant = ready.request.cache_salt = call.caller.tenant;
+    ready.info.received = call.received;
+    ready.info.validated = Clock::now();
+    context.metrics.observe_lengths(ready.info.prompt_tokens, ready.info.max_new_tokens);
+    all.push_back(std::move(ready));
   }
-  return prepared;
+  return all;
 }
 
-void start_generation(ServerContext& context, const ResponseWriter& writer, PreparedRequest prepared,
-                      GenerationSink sink) {
-  const auto drive = std::make_shared<Drive>(context, writer, std::move(prepared.info), std::move(sink));
+namespace {
+
+// The request on its way, or null: then the sink knows.
+std::shared_ptr<Drive> submit(ServerContext& context, const ResponseWriter& writer, PreparedRequest prepared,
+                              GenerationSink sink, Drive::Counts counts) {
+  const auto drive = std::make_shared<Drive>(context, writer, std::move(prepared.info), std::move(sink), counts);
   // From the scheduler's thread: many events may share one trip to the connection's loop.
   const auto on_event = [drive] {
     if (drive->posted.exchange(true)) return;
@@ -132,16 +152,41 @@ void start_generation(ServerContext& context, const ResponseWriter& writer, Prep
   auto submitted = context.services.scheduler.submit(std::move(prepared.request), on_event);
   if (!submitted.ok()) {
     const ApiError error = to_api_error(submitted.error());
-    context.metrics.count_failure(failure_row(error.failure).metric);
+    drive->count_failure(failure_row(error.failure).metric);
     drive->sink.on_error(error);
-    return;
+    return nullptr;
   }
   drive->stream = std::move(submitted.value());
+  return drive;
+}
+
+}  // namespace
+
+void start_generation(ServerContext& context, const ResponseWriter& writer, PreparedRequest prepared,
+                      GenerationSink sink) {
+  const auto drive = submit(context, writer, std::move(prepared), std::move(sink), Drive::Counts::kRequest);
+  if (drive == nullptr) return;
   if (writer.closed()) {
     drive->client_gone();
     return;
   }
   writer.on_close([drive] { drive->client_gone(); });
+}
+
+std::function<void()> start_generation_part(ServerContext& context, const ResponseWriter& writer,
+                                            PreparedRequest prepared, GenerationSink sink) {
+  const auto drive = submit(context, writer, std::move(prepared), std::move(sink), Drive::Counts::kNothing);
+  if (drive == nullptr) return nullptr;
+  return [drive] { drive->cancel(); };
+}
+
+void count_success(ServerContext& context, const GenerationInfo& info, const FinishEvent& finish) {
+  const RequestTimings& timings = finish.timings;
+  context.metrics.count_success({.total_s = seconds_between(info.received, Clock::now()),
+                                 .validation_s = seconds_between(info.received, info.validated),
+                                 .queue_s = seconds_between(timings.submitted, timings.started),
+                                 .inference_s = seconds_between(timings.started, timings.finished),
+                                 .generated_tokens = finish.generated_tokens});
 }
 
 HttpHeaders stream_headers(const ServerContext& context, const GenerationInfo& info) {

@@ -24,9 +24,22 @@ Parsed<PreparedRequest> prepare_generation(ServerContext& context, const JsonCal
                                            const GenerateParameters& parameters,
                                            const std::function<Parsed<std::vector<std::int64_t>>()>& tokenize);
 
+// The same for several prompts of one call, of which each but the first may be the one at fault.
+using Tokenize = std::function<Parsed<std::vector<std::int64_t>>()>;
+Parsed<std::vector<PreparedRequest>> prepare_prompts(ServerContext& context, const JsonCall& call,
+                                                     const GenerateParameters& parameters,
+                                                     const std::vector<Tokenize>& prompts);
+
 // Submits; a refusal goes to the sink's on_error as well. The client's disconnect cancels the request.
 void start_generation(ServerContext& context, const ResponseWriter& writer, PreparedRequest prepared,
                       GenerationSink sink);
+
+// The same for one of several parts of an answer: neither are metrics of the request counted, nor does a disconnect
+// cancel it. What is returned does, without a call of the sink; null where the scheduler refused it.
+std::function<void()> start_generation_part(ServerContext& context, const ResponseWriter& writer,
+                                            PreparedRequest prepared, GenerationSink sink);
+
+void count_success(ServerContext& context, const GenerationInfo& info, const FinishEvent& finish);
 
 // x-* headers of a stream, known before the first token.
 HttpHeaders stream_headers(const ServerContext& context, const GenerationInfo& info);

@@ -70,7 +70,7 @@ void handle_info(ServerContext& context, const HttpRequest& /*request*/, const R
   json["model_device_type"] = engine.device.substr(0, engine.device.find('/'));
   json["model_pipeline_tag"] = nullptr;
   json["max_concurrent_requests"] = options.max_concurrent_requests;
-  json["max_best_of"] = 1;
+  json["max_best_of"] = options.max_best_of;
   json["max_stop_sequences"] = options.max_stop_sequences;
   json["max_input_length"] = options.max_input_length;
   json["max_total_tokens"] = options.max_total_tokens;

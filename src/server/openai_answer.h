@@ -2,9 +2,13 @@
 // openai_chat.cc.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
+#include <vector>
 
+#include "server/answer_scores.h"
 #include "server/generation.h"
 #include "server/responses.h"
 
@@ -12,9 +16,11 @@ namespace shoal {
 
 // How the two routes differ.
 struct OpenAiForm {
-  const char* chunk_object = "";                                           // "chat.completion.chunk"
-  std::function<OutputJson(const OpenAiHead&, const FinishEvent&)> whole;  // the answer that is not streamed
-  std::function<OutputJson(const OpenAiHead&)> first_chunk;                // before any text; may be empty
+  const char* chunk_object = "";  // "chat.completion.chunk"
+  // The answer that is not streamed, with one choice; `echoed` is the prompt where it is repeated, else "".
+  std::function<OutputJson(const OpenAiHead&, const std::string& echoed, const FinishEvent&)> whole;
+  // Before any text of a choice; may be empty, or null where there is none.
+  std::function<OutputJson(const OpenAiHead&, const std::string& echoed)> first_chunk;
   std::function<OutputJson(const OpenAiHead&, const std::string& text)> text_chunk;
   std::function<OutputJson(const OpenAiHead&, const char* reason)> last_chunk;
 };
@@ -22,15 +28,32 @@ struct OpenAiForm {
 struct OpenAiDelivery {
   bool stream = false;
   bool include_usage = false;  // a chunk of usage alone at the end of a stream
+  LogprobsForm logprobs_form = LogprobsForm::kCompletion;
+  std::optional<std::int64_t> logprobs = {};         // likeliest tokens beside each; none: no logprobs at all
+  std::optional<std::int64_t> prompt_logprobs = {};  // of an answer that is not streamed
+  bool echo = false;                                 // the text begins with the prompt
+  std::size_t num_choices = 1;                       // for each prompt
+  std::size_t num_candidates = 1;                    // that they are chosen from; the same in a stream
+  bool prompt_only = false;                          // what was generated is not shown
 };
 
 // `model` is the requested one: "" or the base model's id is the base model, anything else an adapter.
 void select_model(const ServerContext& context, const std::string& model, GenerateParameters& parameters);
 
+// How many answers are made and given, from checked parameters; the fault is a stream that would have to wait for its
+// end.
+std::optional<ApiError> choose_counts(const GenerateParameters& parameters, OpenAiDelivery& delivery);
+
 OpenAiHead make_head(const ServerContext& context, const char* id_prefix, const std::string& model);
 
-// Answers with the events of `prepared`. A failure before the first token keeps its own status; later ones are events.
-void answer_openai(ServerContext& context, const ResponseWriter& writer, PreparedRequest prepared, OpenAiHead head,
-                   OpenAiForm form, OpenAiDelivery delivery);
+struct OpenAiPrompt {
+  PreparedRequest prepared;
+  std::string echoed = {};
+};
+
+// Answers with the events of all prompts, whose choices follow one another. A failure before the first token keeps its
+// own status; later ones are events.
+void answer_openai(ServerContext& context, const ResponseWriter& writer, std::vector<OpenAiPrompt> prompts,
+                   OpenAiHead head, OpenAiForm form, OpenAiDelivery delivery);
 
 }  // namespace shoal

@@ -38,10 +38,11 @@ Parsed<RenderedPrompt> render_chat(const ServerContext& context, const ChatReque
 OpenAiForm chat_form(std::string fingerprint) {
   OpenAiForm form;
   form.chunk_object = "chat.completion.chunk";
-  form.whole = [fingerprint = std::move(fingerprint)](const OpenAiHead& head, const FinishEvent& finish) {
+  form.whole = [fingerprint = std::move(fingerprint)](const OpenAiHead& head, const std::string&,
+                                                      const FinishEvent& finish) {
     return chat_response(head, fingerprint, finish);
   };
-  form.first_chunk = [](const OpenAiHead& head) {
+  form.first_chunk = [](const OpenAiHead& head, const std::string&) {
     OutputJson delta;
     delta["role"] = "assistant";
     delta["content"] = "";
@@ -85,9 +86,19 @@ void handle_chat(ServerContext& context, const JsonCall& call) {
   }
   auto& ready = std::get<PreparedRequest>(prepared);
   ready.info.prompt_characters = prompt_characters;
-  answer_openai(context, call.writer, std::move(ready), make_head(context, "chatcmpl-", request.model),
-                chat_form(context.options.version + "-native"),
-                {.stream = request.stream, .include_usage = request.include_usage});
+  OpenAiDelivery delivery{.stream = request.stream,
+                          .include_usage = request.include_usage,
+                          .logprobs_form = LogprobsForm::kChat,
+                          .logprobs = request.parameters.logprobs,
+                          .prompt_logprobs = request.parameters.prompt_logprobs};
+  if (const auto error = choose_counts(request.parameters, delivery)) {
+    refuse(context, call.writer, *error, ApiStyle::kOpenAi);
+    return;
+  }
+  std::vector<OpenAiPrompt> prompts;
+  prompts.push_back({.prepared = std::move(ready)});
+  answer_openai(context, call.writer, std::move(prompts), make_head(context, "chatcmpl-", request.model),
+                chat_form(context.options.version + "-native"), delivery);
 }
 
 }  // namespace shoal

@@ -1,14 +1,18 @@
 // POST /v1/completions.
+#include <fmt/format.h>
+
+#include <algorithm>
+
 #include "server/openai_answer.h"
 
 namespace shoal {
 
 namespace {
 
-// Token ids of the prompt, and its text where it has one.
-Parsed<std::vector<std::int64_t>> completion_ids(const ServerContext& context, const CompletionRequest& request) {
-  if (const auto* ids = std::get_if<std::vector<std::int64_t>>(&request.prompt)) return *ids;
-  const auto& text = std::get<std::string>(request.prompt);
+// Token ids of a prompt.
+Parsed<std::vector<std::int64_t>> completion_ids(const ServerContext& context, const CompletionPrompt& prompt) {
+  if (const auto* ids = std::get_if<std::vector<std::int64_t>>(&prompt)) return *ids;
+  const auto& text = std::get<std::string>(prompt);
   if (text.empty()) {
     return ApiError{.failure = Failure::kValidation, .message = "`prompt` must not be empty", .param = "prompt"};
   }
@@ -17,20 +21,57 @@ Parsed<std::vector<std::int64_t>> completion_ids(const ServerContext& context, c
   return std::move(ids.value());
 }
 
-OpenAiForm completion_form(const std::string& echoed) {
+OpenAiForm completion_form() {
   OpenAiForm form;
   form.chunk_object = "text_completion";
-  form.whole = [echoed](const OpenAiHead& head, const FinishEvent& finish) {
+  form.whole = [](const OpenAiHead& head, const std::string& echoed, const FinishEvent& finish) {
     return completion_response(head, echoed + finish.generated_text, finish);
   };
-  if (!echoed.empty()) {
-    form.first_chunk = [echoed](const OpenAiHead& head) { return completion_chunk(head, echoed, nullptr); };
-  }
+  form.first_chunk = [](const OpenAiHead& head, const std::string& echoed) {
+    return echoed.empty() ? OutputJson() : completion_chunk(head, echoed, nullptr);
+  };
   form.text_chunk = [](const OpenAiHead& head, const std::string& text) {
     return completion_chunk(head, text, nullptr);
   };
   form.last_chunk = [](const OpenAiHead& head, const char* reason) { return completion_chunk(head, "", reason); };
   return form;
+}
+
+// Before anything is made for each of them.
+std::optional<ApiError> check_num_answers(const CompletionRequest& request) {
+  constexpr std::int64_t kMostAnswers = 1024;
+  const GenerateParameters& parameters = request.parameters;
+  const std::int64_t candidates = std::max(parameters.num_choices.value_or(1), parameters.num_candidates.value_or(1));
+  const std::int64_t num_answers = std::ssize(request.prompts) * std::max<std::int64_t>(candidates, 1);
+  if (num_answers <= kMostAnswers) return std::nullopt;
+  return ApiError{.failure = Failure::kValidation,
+                  .message = fmt::format("`prompt` asks for too many answers: {} prompts, {} answers each; at most {} "
+                                         "in a request",
+                                         request.prompts.size(), candidates, kMostAnswers),
+                  .param = "prompt"};
+}
+
+Parsed<std::vector<OpenAiPrompt>> prepare_completion(ServerContext& context, const JsonCall& call,
+                                                     const CompletionRequest& request) {
+  std::vector<Tokenize> tokenize;
+  for (const CompletionPrompt& prompt : request.prompts) {
+    tokenize.emplace_back([&context, &prompt] { return completion_ids(context, prompt); });
+  }
+  auto prepared = prepare_prompts(context, call, request.parameters, tokenize);
+  if (auto* error = std::get_if<ApiError>(&prepared)) return std::move(*error);
+  std::vector<OpenAiPrompt> prompts;
+  for (std::size_t i = 0; i < request.prompts.size(); ++i) {
+    OpenAiPrompt prompt{.prepared = std::move(std::get<std::vector<PreparedRequest>>(prepared)[i])};
+    const auto* text = std::get_if<std::string>(&request.prompts[i]);
+    if (text != nullptr) prompt.prepared.info.prompt_characters = count_characters(*text);
+    if (request.parameters.return_full_text.value_or(false)) {
+      prompt.echoed = text != nullptr
+                          ? *text
+                          : context.services.tokenizer.decode(prompt.prepared.request.prompt_ids, SkipSpecial::kNo);
+    }
+    prompts.push_back(std::move(prompt));
+  }
+  return prompts;
 }
 
 }  // namespace
@@ -42,22 +83,29 @@ void handle_completions(ServerContext& context, const JsonCall& call) {
     return;
   }
   auto& request = std::get<CompletionRequest>(parsed);
+  if (const auto error = check_num_answers(request)) {
+    refuse(context, call.writer, *error, ApiStyle::kOpenAi);
+    return;
+  }
   select_model(context, request.model, request.parameters);
-  auto prepared =
-      prepare_generation(context, call, request.parameters, [&] { return completion_ids(context, request); });
+  auto prepared = prepare_completion(context, call, request);
   if (const auto* error = std::get_if<ApiError>(&prepared)) {
     refuse(context, call.writer, *error, ApiStyle::kOpenAi);
     return;
   }
-  auto& ready = std::get<PreparedRequest>(prepared);
-  const auto* text = std::get_if<std::string>(&request.prompt);
-  const bool echo = request.parameters.return_full_text.value_or(false);
-  std::string echoed;
-  if (echo)
-    echoed = text != nullptr ? *text : context.services.tokenizer.decode(ready.request.prompt_ids, SkipSpecial::kNo);
-  if (text != nullptr) ready.info.prompt_characters = count_characters(*text);
-  answer_openai(context, call.writer, std::move(ready), make_head(context, "cmpl-", request.model),
-                completion_form(echoed), {.stream = request.stream, .include_usage = request.include_usage});
+  OpenAiDelivery delivery{.stream = request.stream,
+                          .include_usage = request.include_usage,
+                          .logprobs_form = LogprobsForm::kCompletion,
+                          .logprobs = request.parameters.logprobs,
+                          .prompt_logprobs = request.parameters.prompt_logprobs,
+                          .echo = request.parameters.return_full_text.value_or(false),
+                          .prompt_only = request.prompt_only};
+  if (const auto error = choose_counts(request.parameters, delivery)) {
+    refuse(context, call.writer, *error, ApiStyle::kOpenAi);
+    return;
+  }
+  answer_openai(context, call.writer, std::move(std::get<std::vector<OpenAiPrompt>>(prepared)),
+                make_head(context, "cmpl-", request.model), completion_form(), delivery);
 }
 
 }  // namespace shoal

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "server/field_reader.h"
+#include "server/parse_scores.h"
 
 namespace shoal {
 
@@ -34,13 +35,15 @@ struct UnservedField {
 };
 
 constexpr UnservedField kUnservedNative[] = {
-    {"merged_adapters"}, {"schema"}, {"grammar"}, {"top_n_tokens"}, {"min_p"}, {"min_tokens"}, {"apply_chat_template"},
+    {"merged_adapters"},
+    {"schema"},
+    {"grammar"},
+    {"apply_chat_template"},
 };
 
+constexpr UnservedField kUnservedCompletion[] = {{"top_logprobs"}};
+
 constexpr UnservedField kUnservedOpenAi[] = {
-    {"logprobs"},
-    {"top_logprobs"},
-    {"logit_bias"},
     {"suffix"},
     {"tools"},
     {"tool_choice", R"(["auto","none"])"},
@@ -66,13 +69,10 @@ constexpr UnservedField kUnservedOpenAi[] = {
     {"guided_choice"},
     {"guided_grammar"},
     {"structured_outputs"},
-    {"min_p"},
-    {"min_tokens"},
     {"bad_words"},
     {"allowed_token_ids"},
     {"use_beam_search"},
     {"length_penalty", "[1]"},
-    {"prompt_logprobs"},
     {"truncate_prompt_tokens"},
     {"chat_template"},
     {"documents"},
@@ -99,6 +99,7 @@ void read_common(FieldReader& reader, GenerateParameters& parameters) {
   reader.read("top_p", parameters.top_p);
   reader.read("seed", parameters.seed);
   reader.read("priority", parameters.priority);
+  read_token_rules(reader, parameters);
   std::optional<std::string> api_token;  // for private hubs; a local adapter needs none
   reader.read("api_token", api_token);
 }
@@ -117,16 +118,13 @@ void read_native_parameters(FieldReader& reader, GenerateParameters& parameters)
   reader.read("stop", parameters.stop);
   reader.read("truncate", parameters.truncate);
   reader.read("details", parameters.details);
-  reader.read("return_k_alternatives", parameters.return_k_alternatives);
+  read_native_scores(reader, parameters);
   bool watermark = false;
   reader.read("watermark", watermark);
-  bool decoder_input_details = false;
-  reader.read("decoder_input_details", decoder_input_details);
   bool apply_chat_template = false;
   reader.read("apply_chat_template", apply_chat_template);
   note_unserved_fields(reader, parameters, kUnservedNative);
   note_unserved(parameters, watermark, "watermark");
-  note_unserved(parameters, decoder_input_details, "decoder_input_details");
   const InputJson* format = reader.find("response_format");
   note_unserved(parameters, format != nullptr && !is_text_format(*format), "response_format");
 }
@@ -189,44 +187,40 @@ void read_openai(FieldReader& reader, GenerateParameters& parameters, bool& stre
       }
     }
   }
-  for (const char* count : {"n", "best_of"}) {
-    std::optional<std::int32_t> copies;
-    reader.read(count, copies);
-    note_unserved(parameters, copies && *copies != 1, count);
-  }
+  reader.read("n", parameters.num_choices);
+  reader.read("best_of", parameters.num_candidates);
   note_unserved_fields(reader, parameters, kUnservedOpenAi);
   const InputJson* format = reader.find("response_format");
   note_unserved(parameters, format != nullptr && !is_text_format(*format), "response_format");
 }
 
+void refuse_streamed_prompt_logprobs(FieldReader& reader, bool stream, const GenerateParameters& parameters) {
+  if (stream && parameters.prompt_logprobs) reader.fail("prompt_logprobs", "is not possible with `stream`");
+}
+
 // "model" names the adapter; whether it is the base model's id is known to the endpoint.
 void read_model(FieldReader& reader, std::string& model) { reader.read("model", model, Presence::kRequired); }
 
-void read_prompt(FieldReader& reader, CompletionRequest& request) {
+// A text, token ids, or a list of either.
+void read_prompts(FieldReader& reader, CompletionRequest& request) {
   const InputJson* prompt = reader.find("prompt");
   if (prompt == nullptr) {
     reader.fail("prompt", "missing field");
     return;
   }
-  // One prompt only: ["text"] and [[1,2]] are it, wrapped.
-  const bool wrapped =
-      prompt->is_array() && prompt->size() == 1 && (prompt->at(0).is_array() || prompt->at(0).is_string());
-  if (wrapped) prompt = &prompt->at(0);
-  if (prompt->is_string()) {
-    request.prompt = prompt->get<std::string>();
-    return;
-  }
-  if (!prompt->is_array()) {
-    reader.fail("prompt", fmt::format("expected a string or token ids, got {}", prompt->type_name()));
-    return;
-  }
-  for (const InputJson& id : *prompt) {
-    if (id.is_string() || id.is_array()) {
-      reader.fail("prompt", "several prompts in one request are not served");
+  const bool is_list =
+      prompt->is_array() && !prompt->empty() && (prompt->front().is_array() || prompt->front().is_string());
+  const InputJson one = is_list ? InputJson() : InputJson::array({*prompt});
+  for (const InputJson& each : is_list ? *prompt : one) {
+    if (each.is_string()) {
+      request.prompts.emplace_back(each.get<std::string>());
+    } else if (each.is_array()) {
+      request.prompts.emplace_back(reader.token_ids("prompt", each));
+    } else {
+      reader.fail("prompt", fmt::format("expected a string, token ids or a list of either, got {}", each.type_name()));
       return;
     }
   }
-  request.prompt = reader.token_ids("prompt", *prompt);
 }
 
 // Text parts are joined; an image becomes a markdown image, as LoRAX does it.
@@ -306,9 +300,16 @@ Parsed<CompletionRequest> parse_completion(const InputJson& body) {
   CompletionRequest request;
   FieldReader reader(body, "", error);
   read_model(reader, request.model);
-  if (!error) read_prompt(reader, request);
+  if (!error) read_prompts(reader, request);
   read_openai(reader, request.parameters, request.stream, request.include_usage);
+  read_completion_scores(reader, request.parameters);
+  note_unserved_fields(reader, request.parameters, kUnservedCompletion);
   reader.read("echo", request.parameters.return_full_text);
+  if (request.parameters.return_full_text.value_or(false) && request.parameters.max_new_tokens == 0) {
+    request.prompt_only = true;
+    request.parameters.max_new_tokens = 1;
+  }
+  refuse_streamed_prompt_logprobs(reader, request.stream, request.parameters);
   if (error) return *error;
   return request;
 }
@@ -320,7 +321,9 @@ Parsed<ChatRequest> parse_chat(const InputJson& body) {
   read_model(reader, request.model);
   if (!error) read_messages(reader, error, request.messages);
   read_openai(reader, request.parameters, request.stream, request.include_usage);
+  read_chat_scores(reader, request.parameters);
   reader.read("guideline", request.guideline);
+  refuse_streamed_prompt_logprobs(reader, request.stream, request.parameters);
   // OpenAI samples unless told not to; temperature 0 stays greedy.
   request.parameters.do_sample = true;
   if (error) return *error;

@@ -31,6 +31,15 @@ struct GenerateParameters {
   std::optional<std::uint64_t> seed;
   std::optional<std::uint64_t> best_of;
   std::optional<std::int32_t> return_k_alternatives;
+  // Of /v1 routes: answers that are given, and those they are chosen from.
+  std::optional<std::int32_t> num_choices;
+  std::optional<std::int32_t> num_candidates;
+  std::optional<std::int32_t> top_n_tokens;     // TGI's name for nearly the same
+  std::optional<std::int32_t> logprobs;         // of /v1 routes: likeliest tokens beside each generated one
+  std::optional<std::int32_t> prompt_logprobs;  // beside each of the prompt
+  std::optional<float> min_p;
+  std::optional<std::uint32_t> min_tokens;
+  std::vector<LogitBias> logit_bias;  // ascending ids
   std::optional<bool> return_full_text;
   std::vector<std::string> stop;
   std::vector<std::int64_t> stop_token_ids;
@@ -38,7 +47,9 @@ struct GenerateParameters {
   bool do_sample = false;
   bool ignore_eos_token = false;
   bool details = false;
+  bool decoder_input_details = false;
   std::string max_new_tokens_name = "max_new_tokens";  // as the client spelled it, for messages
+  std::string logprobs_name = "logprobs";
   // The first field asked for that this server knows but does not serve; refused when values are checked.
   std::string unserved;
 };
@@ -49,12 +60,15 @@ struct NativeRequest {
   bool stream = false;  // only `/` and `/invocations` obey it
 };
 
+using CompletionPrompt = std::variant<std::string, std::vector<std::int64_t>>;
+
 struct CompletionRequest {
   std::string model;
-  std::variant<std::string, std::vector<std::int64_t>> prompt;
+  std::vector<CompletionPrompt> prompts;  // at least one
   GenerateParameters parameters;
   bool stream = false;
   bool include_usage = false;
+  bool prompt_only = false;  // max_tokens 0 with echo: one token is generated, and not shown
 };
 
 struct ChatMessage {

@@ -131,11 +131,12 @@ TEST(ParseNative, TakesTheExtremesOfEachInteger) {
 
 TEST(CheckValues, RefusesEachBadValueByName) {
   const std::pair<const char*, const char*> cases[] = {
+      {"best_of", R"({"best_of":3})"},
       {"best_of", R"({"best_of":2})"},
+      {"seed", R"({"best_of":2,"do_sample":true,"seed":5})"},
       {"best_of", R"({"best_of":0})"},
       {"merged_adapters", R"({"merged_adapters":{"ids":["a"]}})"},
       {"watermark", R"({"watermark":true})"},
-      {"decoder_input_details", R"({"decoder_input_details":true})"},
       {"apply_chat_template", R"({"apply_chat_template":true})"},
       {"response_format", R"({"response_format":{"type":"json_object","schema":null}})"},
       {"temperature", R"({"temperature":-0.1})"},
@@ -149,7 +150,7 @@ TEST(CheckValues, RefusesEachBadValueByName) {
       {"typical_p", R"({"typical_p":0})"},
       {"top_k", R"({"top_k":0})"},
       {"top_k", R"({"top_k":-1})"},
-      {"return_k_alternatives", R"({"return_k_alternatives":3})"},
+      {"return_k_alternatives", R"({"return_k_alternatives":21})"},
       {"max_new_tokens", R"({"max_new_tokens":0})"},
       {"stop", R"({"stop":["a","b","c"]})"},
       {"stop", R"({"stop":["a",""]})"},
@@ -160,8 +161,11 @@ TEST(CheckValues, RefusesEachBadValueByName) {
       {"adapter_source", R"({"adapter_id":null,"adapter_source":"hub"})"},
       {"schema", R"({"schema":{"type":"object"}})"},
       {"grammar", R"({"grammar":{"type":"json"}})"},
-      {"top_n_tokens", R"({"top_n_tokens":3})"},
-      {"min_p", R"({"min_p":0.1})"},
+      {"top_n_tokens", R"({"top_n_tokens":21})"},
+      {"min_p", R"({"min_p":1.1})"},
+      {"min_p", R"({"min_p":-0.1})"},
+      {"logit_bias", R"({"logit_bias":{"5":100.5}})"},
+      {"logit_bias", R"({"logit_bias":{"5":-1e39}})"},
   };
   for (const auto& [field, parameters] : cases) {
     const auto error = value_error(parameters);
@@ -174,11 +178,13 @@ TEST(CheckValues, RefusesEachBadValueByName) {
 
 TEST(CheckValues, TakesTheEndsOfEachRange) {
   for (const char* parameters :
-       {R"({"best_of":1})", R"({"temperature":0})", R"({"frequency_penalty":2,"presence_penalty":-2})",
-        R"({"top_p":1})", R"({"top_k":1})", R"({"typical_p":0.5})", R"({"stop":["a","b"]})", R"({"truncate":15})",
-        R"({"response_format":{"type":"text"}})", R"({"repetition_penalty":0.01})", R"({"adapter_id":""})",
-        R"({"adapter_id":"","adapter_source":"hub"})", R"({"adapter_id":null,"adapter_source":null})",
-        R"({"schema":null,"grammar":null,"merged_adapters":null,"min_p":0,"top_n_tokens":0,"unheard_of":5})"}) {
+       {R"({"best_of":1})", R"({"best_of":2,"temperature":0.5})", R"({"best_of":2,"top_p":1})", R"({"temperature":0})",
+        R"({"frequency_penalty":2,"presence_penalty":-2})", R"({"top_p":1})", R"({"top_k":1})", R"({"typical_p":0.5})",
+        R"({"stop":["a","b"]})", R"({"truncate":15})", R"({"response_format":{"type":"text"}})",
+        R"({"repetition_penalty":0.01})", R"({"adapter_id":""})", R"({"adapter_id":"","adapter_source":"hub"})",
+        R"({"adapter_id":null,"adapter_source":null})",
+        R"({"schema":null,"grammar":null,"merged_adapters":null,"min_p":0,"top_n_tokens":0,"unheard_of":5})",
+        R"({"min_p":1,"top_n_tokens":20,"return_k_alternatives":20,"min_tokens":0,"logit_bias":{"5":-100,"0":100}})"}) {
     const auto error = value_error(parameters);
     EXPECT_FALSE(error) << parameters << ": " << error->message;
   }
@@ -187,7 +193,7 @@ TEST(CheckValues, TakesTheEndsOfEachRange) {
 // LoRAX's order: the first of several faults is told.
 TEST(CheckValues, ChecksInOrder) {
   const std::pair<const char*, const char*> order[] = {
-      {"best_of", R"("best_of":2)"},
+      {"best_of", R"("best_of":3)"},
       {"temperature", R"("temperature":-1)"},
       {"repetition_penalty", R"("repetition_penalty":0)"},
       {"frequency_penalty", R"("frequency_penalty":3)"},
@@ -277,17 +283,24 @@ TEST(PrepareRequest, RefusesTokenIdsOutsideTheVocabulary) {
   }
 }
 
-TEST(ParseCompletion, TakesOnePromptInEveryForm) {
-  const auto prompt_of = [](const std::string& prompt) {
-    return parse_completion(json_of(R"({"model":"","prompt":)" + prompt + "}"));
+TEST(ParseCompletion, TakesPromptsInEveryForm) {
+  const auto prompts_of = [](const std::string& prompt) {
+    const auto parsed = parse_completion(json_of(R"({"model":"","prompt":)" + prompt + "}"));
+    const auto* request = std::get_if<CompletionRequest>(&parsed);
+    return request == nullptr ? std::vector<CompletionPrompt>() : request->prompts;
   };
-  EXPECT_EQ(std::get<std::string>(std::get<CompletionRequest>(prompt_of("\"a\"")).prompt), "a");
-  EXPECT_EQ(std::get<std::string>(std::get<CompletionRequest>(prompt_of("[\"a\"]")).prompt), "a");
-  const std::vector<std::int64_t> ids = {1, 2};
-  EXPECT_EQ(std::get<std::vector<std::int64_t>>(std::get<CompletionRequest>(prompt_of("[1,2]")).prompt), ids);
-  EXPECT_EQ(std::get<std::vector<std::int64_t>>(std::get<CompletionRequest>(prompt_of("[[1,2]]")).prompt), ids);
-  for (const char* bad : {"null", "5", "[\"a\",\"b\"]", "[[1],[2]]", "[1.5]", "[-1]", "{}", "[true]"}) {
-    const auto parsed = prompt_of(bad);
+  const CompletionPrompt text = "a";
+  const CompletionPrompt ids = std::vector<std::int64_t>{1, 2};
+  EXPECT_EQ(prompts_of("\"a\""), (std::vector{text}));
+  EXPECT_EQ(prompts_of("[\"a\"]"), (std::vector{text}));
+  EXPECT_EQ(prompts_of("[1,2]"), (std::vector{ids}));
+  EXPECT_EQ(prompts_of("[[1,2]]"), (std::vector{ids}));
+  EXPECT_EQ(prompts_of("[\"a\",\"a\"]"), (std::vector{text, text}));
+  EXPECT_EQ(prompts_of("[[1,2],\"a\"]"), (std::vector{ids, text}));
+  EXPECT_EQ(prompts_of("[]"), (std::vector{CompletionPrompt(std::vector<std::int64_t>())}));
+  for (const char* bad :
+       {"null", "5", "[\"a\",5]", "[[1],[-2]]", "[1,\"a\"]", "[1.5]", "[-1]", "{}", "[true]", "[[[1]]]"}) {
+    const auto parsed = parse_completion(json_of(R"({"model":"","prompt":)" + std::string(bad) + "}"));
     ASSERT_TRUE(std::holds_alternative<ApiError>(parsed)) << bad;
     EXPECT_EQ(std::get<ApiError>(parsed).param, "prompt") << bad;
   }
@@ -307,12 +320,8 @@ TEST(ParseCompletion, ReadsOpenAiFields) {
 }
 
 TEST(ParseCompletion, NotesWhatIsNotServed) {
-  for (const auto& [field, json] : std::vector<std::pair<std::string, std::string>>{{"n", "2"},
-                                                                                    {"n", "0"},
-                                                                                    {"best_of", "3"},
-                                                                                    {"logprobs", "5"},
-                                                                                    {"logit_bias", "{\"5\":1}"},
-                                                                                    {"suffix", "\"x\""},
+  for (const auto& [field, json] : std::vector<std::pair<std::string, std::string>>{{"top_logprobs", "5"},
+
                                                                                     {"schema", "{\"type\":\"object\"}"},
                                                                                     {"guided_json", "{\"a\":1}"},
                                                                                     {"tool_choice", "\"required\""},
@@ -323,6 +332,93 @@ TEST(ParseCompletion, NotesWhatIsNotServed) {
     const auto parsed = parse_completion(json_of(R"({"model":"m","prompt":"a",")" + field + "\":" + json + "}"));
     EXPECT_EQ(std::get<CompletionRequest>(parsed).parameters.unserved, field);
   }
+}
+
+TEST(ParseScores, NamesTheFieldOfAWrongType) {
+  const std::pair<const char*, const char*> completions[] = {
+      {"logprobs", R"("logprobs":true)"},
+      {"logprobs", R"("logprobs":1.5)"},
+      {"logit_bias", R"("logit_bias":[1])"},
+      {"logit_bias", R"("logit_bias":{"x":1})"},
+      {"logit_bias", R"("logit_bias":{"-1":1})"},
+      {"logit_bias", R"("logit_bias":{"1 ":1})"},
+      {"logit_bias", R"("logit_bias":{"99999999999":1})"},
+      {"logit_bias", R"("logit_bias":{"1":"a"})"},
+      {"logit_bias", R"("logit_bias":{"1":1,"01":2})"},
+      {"min_tokens", R"("min_tokens":-1)"},
+      {"min_p", R"("min_p":"x")"},
+      {"prompt_logprobs", R"("prompt_logprobs":1,"stream":true)"},
+  };
+  for (const auto& [field, json] : completions) {
+    const auto parsed = parse_completion(json_of(R"({"model":"m","prompt":"a",)" + std::string(json) + "}"));
+    ASSERT_TRUE(std::holds_alternative<ApiError>(parsed)) << json;
+    EXPECT_EQ(std::get<ApiError>(parsed).param, field);
+  }
+  const std::pair<const char*, const char*> chats[] = {{"logprobs", R"("logprobs":1)"},
+                                                       {"top_logprobs", R"("top_logprobs":3)"},
+                                                       {"top_logprobs", R"("top_logprobs":3,"logprobs":false)"}};
+  for (const auto& [field, json] : chats) {
+    const auto parsed = parse_chat(json_of(R"({"model":"m","messages":[],)" + std::string(json) + "}"));
+    ASSERT_TRUE(std::holds_alternative<ApiError>(parsed)) << json;
+    EXPECT_EQ(std::get<ApiError>(parsed).param, field);
+  }
+}
+
+TEST(ParseScores, NumbersOfTokensHaveALimit) {
+  for (const auto& [field, json] :
+       std::vector<std::pair<std::string, std::string>>{{"logprobs", R"("logprobs":21)"},
+                                                        {"logprobs", R"("logprobs":-1)"},
+                                                        {"prompt_logprobs", R"("prompt_logprobs":21)"}}) {
+    const auto parsed = parse_completion(json_of(R"({"model":"m","prompt":"a",)" + json + "}"));
+    const auto error = check_values(std::get<CompletionRequest>(parsed).parameters, small_options());
+    ASSERT_TRUE(error) << json;
+    EXPECT_EQ(error->param, field);
+    EXPECT_NE(error->message.find("from 0 to 20, given: "), std::string::npos) << error->message;
+  }
+  const auto chat = parse_chat(json_of(R"({"model":"m","messages":[],"logprobs":true,"top_logprobs":21})"));
+  EXPECT_EQ(check_values(std::get<ChatRequest>(chat).parameters, small_options())->param, "top_logprobs");
+}
+
+TEST(CheckValues, CountsOfChoicesHaveTheirOrder) {
+  const auto error_of = [](const std::string& fields) {
+    const auto parsed = parse_completion(json_of(R"({"model":"m","prompt":"a",)" + fields + "}"));
+    return check_values(std::get<CompletionRequest>(parsed).parameters, small_options());
+  };
+  EXPECT_FALSE(error_of(R"("n":1,"best_of":1)"));
+  EXPECT_FALSE(error_of(R"("n":128)"));
+  EXPECT_FALSE(error_of(R"("n":2,"best_of":5,"seed":3)"));
+  for (const auto& [field, json] : std::vector<std::pair<std::string, std::string>>{{"n", R"("n":0)"},
+                                                                                    {"n", R"("n":-1)"},
+                                                                                    {"n", R"("n":129)"},
+                                                                                    {"best_of", R"("n":3,"best_of":2)"},
+                                                                                    {"best_of", R"("best_of":0)"},
+                                                                                    {"best_of", R"("best_of":129)"}}) {
+    const auto error = error_of(json);
+    ASSERT_TRUE(error) << json;
+    EXPECT_EQ(error->param, field) << json;
+    EXPECT_NE(error->message.find("given: "), std::string::npos) << error->message;
+  }
+}
+
+TEST(PrepareRequest, TokenRulesReachTheScheduler) {
+  const Request request = request_of(R"({"min_tokens":2,"logit_bias":{"9":1.5,"3":-100},"min_p":0.25,"seed":1})");
+  EXPECT_EQ(request.min_new_tokens, 2);
+  ASSERT_EQ(request.logit_bias.size(), 2U);
+  EXPECT_EQ(request.logit_bias[0].id, 3);
+  EXPECT_EQ(request.logit_bias[1].value, 1.5F);
+  EXPECT_FALSE(request.sampling.greedy) << "min_p samples, as top_p does";
+  EXPECT_EQ(request.sampling.min_p, 0.25F);
+  EXPECT_EQ(std::get<ApiError>(prepared(R"({"logit_bias":{"50":1}})", 3)).param, "logit_bias");
+  EXPECT_EQ(std::get<ApiError>(prepared(R"({"min_tokens":5,"max_new_tokens":4})", 3)).param, "min_tokens");
+}
+
+TEST(ParseCompletion, MaxTokens0IsThePromptAloneWhereItIsEchoed) {
+  const auto parse = [](const std::string& fields) {
+    return std::get<CompletionRequest>(parse_completion(json_of(R"({"model":"m","prompt":"a",)" + fields + "}")));
+  };
+  EXPECT_TRUE(parse(R"("max_tokens":0,"echo":true)").prompt_only);
+  EXPECT_FALSE(parse(R"("max_tokens":1,"echo":true)").prompt_only);
+  EXPECT_TRUE(check_values(parse(R"("max_tokens":0)").parameters, small_options()));
 }
 
 TEST(ParseCompletion, TakesUnservedFieldsThatAskForNothing) {

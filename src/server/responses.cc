@@ -1,5 +1,7 @@
 #include "server/responses.h"
 
+#include "server/answer_scores.h"
+
 namespace shoal {
 
 namespace {
@@ -40,18 +42,22 @@ OutputJson completion_choice(const std::string& text, const char* reason) {
 
 }  // namespace
 
-OutputJson native_token(const TokenEvent& token) {
+OutputJson native_token(const TokenEvent& token, const NativeExtras& extras) {
   OutputJson json;
   json["id"] = token.id;
   json["text"] = token.text;
   json["logprob"] = token.logprob;
   json["special"] = token.special;
+  if (extras.alternatives > 0 && token.score) {
+    json["alternative_tokens"] = native_alternatives(*extras.tokenizer, *token.score, extras.alternatives);
+  }
   json["skipped"] = false;
   return json;
 }
 
 OutputJson native_response(const std::string& generated_text, const FinishEvent& finish,
-                           std::optional<std::uint64_t> seed, const std::vector<TokenEvent>* tokens) {
+                           std::optional<std::uint64_t> seed, const std::vector<TokenEvent>* tokens,
+                           const NativeExtras& extras) {
   OutputJson json;
   json["generated_text"] = generated_text;
   if (tokens == nullptr) return json;
@@ -62,27 +68,49 @@ OutputJson native_response(const std::string& generated_text, const FinishEvent&
   details["skipped_tokens"] = 0;
   if (finish.cached_tokens) details["cached_tokens"] = *finish.cached_tokens;
   details["seed"] = or_null(seed);
-  details["prefill"] = OutputJson::array();
+  details["prefill"] = extras.prefill;
   OutputJson list = OutputJson::array();
-  for (const TokenEvent& token : *tokens) list.push_back(native_token(token));
+  for (const TokenEvent& token : *tokens) list.push_back(native_token(token, extras));
   details["tokens"] = std::move(list);
+  if (extras.top_tokens > 0) {
+    OutputJson tops = OutputJson::array();
+    for (const TokenEvent& token : *tokens) {
+      tops.push_back(native_top_tokens(*extras.tokenizer, token.score.value_or(TokenScore()), extras.top_tokens));
+    }
+    details["top_tokens"] = std::move(tops);
+  }
   json["details"] = std::move(details);
   return json;
 }
 
-OutputJson native_stream_token(const TokenEvent& token) {
+OutputJson native_other(const std::string& generated_text, const FinishEvent& finish, std::optional<std::uint64_t> seed,
+                        const std::vector<TokenEvent>& tokens, const NativeExtras& extras) {
   OutputJson json;
-  json["token"] = native_token(token);
+  json["generated_text"] = generated_text;
+  json["finish_reason"] = native_finish_reason(finish.reason);
+  json["generated_tokens"] = finish.generated_tokens;
+  json["seed"] = or_null(seed);
+  json["prefill"] = extras.prefill;
+  OutputJson list = OutputJson::array();
+  for (const TokenEvent& token : tokens) list.push_back(native_token(token, extras));
+  json["tokens"] = std::move(list);
+  return json;
+}
+
+OutputJson native_stream_token(const TokenEvent& token, const NativeExtras& extras) {
+  OutputJson json;
+  json["token"] = native_token(token, extras);
+  if (extras.top_tokens > 0 && token.score) {
+    json["top_tokens"] = native_top_tokens(*extras.tokenizer, *token.score, extras.top_tokens);
+  }
   json["generated_text"] = nullptr;
   json["details"] = nullptr;
   return json;
 }
 
-OutputJson native_stream_last(const TokenEvent& token, const NativeSummary& summary) {
-  OutputJson json;
-  json["token"] = native_token(token);
+OutputJson native_stream_last(const TokenEvent& token, const NativeSummary& summary, const NativeExtras& extras) {
+  OutputJson json = native_stream_token(token, extras);
   json["generated_text"] = summary.generated_text;
-  json["details"] = nullptr;
   if (!summary.details) return json;
   OutputJson details;
   details["finish_reason"] = native_finish_reason(summary.finish.reason);

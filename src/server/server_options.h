@@ -39,6 +39,7 @@ struct ServerOptions {
   std::vector<std::string> adapter_sources = {"local"};  // those that are served
   std::int64_t max_concurrent_requests = 1024;           // shown by /info; the scheduler enforces it
   std::int64_t max_stop_sequences = 4;
+  std::int64_t max_best_of = 2;                          // of the native routes
   std::int64_t max_input_length = 0;                     // tokens of a prompt
   std::int64_t max_total_tokens = 0;                     // prompt and answer
   std::int64_t max_batch_total_tokens = 0;               // shown by /info

@@ -26,6 +26,7 @@ struct ServiceSizes {
   std::optional<std::int64_t> max_queue = {};
   std::optional<std::int64_t> max_requests_per_tenant = {};
   std::chrono::milliseconds request_timeout{0};
+  bool prefix_caching = false;
 };
 
 class TestService {
@@ -48,7 +49,8 @@ class TestService {
                    .max_queue = sizes.max_queue,
                    .max_requests_per_tenant = sizes.max_requests_per_tenant,
                    .request_timeout = sizes.request_timeout,
-                   .max_total_tokens = 1024}),
+                   .max_total_tokens = 1024,
+                   .prefix_caching = sizes.prefix_caching}),
         server(with_defaults(std::move(options)), Services{.scheduler = scheduler,
                                                            .tokenizer = *tokenizer_,
                                                            .chat_template = &chat_template_,

@@ -14,6 +14,8 @@ namespace {
 // Below this a distribution is its argmax in float32 anyway, and dividing by it only makes infinities.
 constexpr float kGreedyTemperature = 1e-5F;
 constexpr std::size_t kMaxAdapterIdBytes = 512;
+constexpr std::int32_t kMaxChoices = 128;
+constexpr std::size_t kMaxLogitBiases = 1024;
 
 ApiError invalid(std::string param, std::string message) {
   return {.failure = Failure::kValidation, .message = std::move(message), .param = std::move(param)};
@@ -76,11 +78,56 @@ std::optional<ApiError> check_ranges(const GenerateParameters& p) {
     return invalid("typical_p", "`typical_p` must be > 0.0 and < 1.0");
   }
   if (p.top_k && *p.top_k <= 0) return invalid("top_k", "`top_k` must be strictly positive");
-  if (p.return_k_alternatives) {
-    if (*p.return_k_alternatives <= 0) {
-      return invalid("return_k_alternatives", "`return_k_alternatives` must be strictly positive");
+  if (p.return_k_alternatives && (*p.return_k_alternatives <= 0 || *p.return_k_alternatives > kMostTopTokens)) {
+    return invalid("return_k_alternatives", fmt::format("`return_k_alternatives` must be from 1 to {}, given: {}",
+                                                        kMostTopTokens, *p.return_k_alternatives));
+  }
+  if (out_of_range(p.min_p, [](float v) { return v >= 0.0F && v <= 1.0F; })) {
+    return invalid("min_p", fmt::format("`min_p` must be from 0.0 to 1.0, given: {}", *p.min_p));
+  }
+  return std::nullopt;
+}
+
+std::optional<ApiError> check_choices(const GenerateParameters& p) {
+  const std::int32_t num_choices = p.num_choices.value_or(1);
+  if (num_choices < 1 || num_choices > kMaxChoices) {
+    return invalid("n", fmt::format("`n` must be from 1 to {}, given: {}", kMaxChoices, num_choices));
+  }
+  const std::int32_t num_candidates = p.num_candidates.value_or(num_choices);
+  if (num_candidates < num_choices || num_candidates > kMaxChoices) {
+    return invalid("best_of", fmt::format("`best_of` must be from `n` = {} to {}, given: {}", num_choices, kMaxChoices,
+                                          num_candidates));
+  }
+  return std::nullopt;
+}
+
+std::optional<ApiError> check_best_of(const GenerateParameters& p, const ServerOptions& options) {
+  const std::uint64_t best_of = p.best_of.value_or(1);
+  if (best_of == 1) return std::nullopt;
+  if (best_of == 0 || best_of > static_cast<std::uint64_t>(options.max_best_of)) {
+    return invalid("best_of", fmt::format("`best_of` must be from 1 to {} (--max-best-of), given: {}",
+                                          options.max_best_of, best_of));
+  }
+  return std::nullopt;
+}
+
+std::optional<ApiError> check_scores(const GenerateParameters& p) {
+  const std::pair<const std::string, std::optional<std::int32_t>> counts[] = {
+      {"top_n_tokens", p.top_n_tokens}, {p.logprobs_name, p.logprobs}, {"prompt_logprobs", p.prompt_logprobs}};
+  for (const auto& [name, count] : counts) {
+    if (count && (*count < 0 || *count > kMostTopTokens)) {
+      return invalid(name, fmt::format("`{}` must be from 0 to {}, given: {}", name, kMostTopTokens, *count));
     }
-    return invalid("return_k_alternatives", "`return_k_alternatives` is not served");
+  }
+  if (p.logit_bias.size() > kMaxLogitBiases) {
+    return invalid("logit_bias", fmt::format("`logit_bias` may hold at most {} tokens, given: {}", kMaxLogitBiases,
+                                             p.logit_bias.size()));
+  }
+  for (const LogitBias& bias : p.logit_bias) {
+    if (!(bias.value >= -100.0F && bias.value <= 100.0F)) {
+      return invalid("logit_bias",
+                     fmt::format("`logit_bias` must be from -100 to 100, given: {} for token {}", bias.value, bias.id));
+    }
   }
   return std::nullopt;
 }
@@ -106,8 +153,9 @@ std::optional<ApiError> check_counts(const GenerateParameters& p, const ServerOp
 bool samples(const GenerateParameters& p) {
   const float temperature = p.temperature.value_or(1.0F);
   if (temperature < kGreedyTemperature) return false;
-  return p.do_sample || temperature != 1.0F || p.top_k || p.top_p.value_or(1.0F) < 1.0F ||
-         p.typical_p.value_or(1.0F) < 1.0F;
+  const bool chooses = p.num_choices.value_or(1) > 1 || p.num_candidates.value_or(1) > 1;
+  return chooses || p.do_sample || temperature != 1.0F || p.top_k || p.top_p.value_or(1.0F) < 1.0F ||
+         p.typical_p.value_or(1.0F) < 1.0F || p.min_p.value_or(0.0F) > 0.0F;
 }
 
 SamplingParams make_sampling(const GenerateParameters& p, std::int64_t vocab_size, std::uint64_t random_seed) {
@@ -120,23 +168,51 @@ SamplingParams make_sampling(const GenerateParameters& p, std::int64_t vocab_siz
   sampling.temperature = p.temperature.value_or(1.0F);
   sampling.top_p = p.top_p.value_or(1.0F);
   sampling.typical_p = p.typical_p.value_or(1.0F);
+  sampling.min_p = p.min_p.value_or(0.0F);
   if (p.top_k) sampling.top_k = static_cast<std::int32_t>(std::min<std::int64_t>(*p.top_k, vocab_size));
   sampling.seed = p.seed.value_or(random_seed);
   return sampling;
 }
 
+// The native routes tell of the distribution that was sampled, as LoRAX does; the others of the model's own.
+ScoreOptions make_scores(const GenerateParameters& p) {
+  ScoreOptions scores;
+  const std::int32_t alternatives = std::max(p.return_k_alternatives.value_or(0), p.top_n_tokens.value_or(0));
+  if (alternatives > 0) {
+    scores.answer = ScoreKind::kSampled;
+    scores.answer_top = alternatives;
+  }
+  if (p.logprobs) {
+    scores.answer = ScoreKind::kModel;
+    scores.answer_top = *p.logprobs;
+  }
+  const bool echoed = p.logprobs && p.return_full_text.value_or(false);
+  scores.prompt = echoed || p.prompt_logprobs || p.decoder_input_details;
+  if (scores.prompt) scores.prompt_top = std::max(echoed ? *p.logprobs : 0, p.prompt_logprobs.value_or(0));
+  return scores;
+}
+
 }  // namespace
 
 std::optional<ApiError> check_values(const GenerateParameters& parameters, const ServerOptions& options) {
+  if (auto error = check_best_of(parameters, options)) return error;
   if (auto error = check_adapter(parameters, options)) return error;
-  if (parameters.best_of && *parameters.best_of != 1) {
-    return invalid("best_of", "`best_of` other than 1 is not served");
+  const bool chooses = parameters.best_of.value_or(1) > 1;
+  if (chooses && !(samples(parameters) || parameters.temperature || parameters.top_p || parameters.typical_p)) {
+    return invalid("best_of",
+                   "`best_of` > 1 needs sampling: one of `do_sample`, `temperature`, `top_k`, `top_p`, `typical_p`");
   }
+  if (auto error = check_choices(parameters)) return error;
   if (!parameters.unserved.empty()) {
     return invalid(parameters.unserved, fmt::format("`{}` is not served", parameters.unserved));
   }
   if (auto error = check_ranges(parameters)) return error;
-  return check_counts(parameters, options);
+  if (auto error = check_scores(parameters)) return error;
+  if (auto error = check_counts(parameters, options)) return error;
+  if (chooses && parameters.seed) {
+    return invalid("seed", "`seed` must not be set with `best_of` > 1: each of the answers has its own");
+  }
+  return std::nullopt;
 }
 
 Parsed<PreparedRequest> prepare_request(const GenerateParameters& parameters, std::vector<std::int64_t> prompt_ids,
@@ -165,6 +241,16 @@ Parsed<PreparedRequest> prepare_request(const GenerateParameters& parameters, st
   for (const std::int64_t id : parameters.stop_token_ids) {
     if (id >= vocab_size) return invalid("stop_token_ids", fmt::format("token id {} is not in the vocabulary", id));
   }
+  for (const LogitBias& bias : parameters.logit_bias) {
+    if (bias.id >= vocab_size) {
+      return invalid("logit_bias", fmt::format("token id {} is not in the vocabulary of {}", bias.id, vocab_size));
+    }
+  }
+  const std::int64_t min_tokens = parameters.min_tokens.value_or(0);
+  if (min_tokens > max_new_tokens) {
+    return invalid("min_tokens", fmt::format("`min_tokens` must be <= `{}`, given: {} and {}",
+                                             parameters.max_new_tokens_name, min_tokens, max_new_tokens));
+  }
   PreparedRequest prepared;
   Request& request = prepared.request;
   request.prompt_ids = std::move(prompt_ids);
@@ -175,6 +261,10 @@ Parsed<PreparedRequest> prepare_request(const GenerateParameters& parameters, st
   request.stop_token_ids = parameters.stop_token_ids;
   std::sort(request.stop_token_ids.begin(), request.stop_token_ids.end());
   request.ignore_eos = parameters.ignore_eos_token;
+  request.min_new_tokens = min_tokens;
+  request.logit_bias = parameters.logit_bias;
+  request.scores = make_scores(parameters);
+  if (request.scores.prompt) prepared.info.prompt_ids = request.prompt_ids;
   request.priority = parameters.priority.value_or(0);
   if (names_adapter(parameters)) {
     request.adapter = AdapterKey{.source = source_of(parameters, options), .id = *parameters.adapter_id};

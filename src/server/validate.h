@@ -24,6 +24,7 @@ struct GenerationInfo {
   std::int64_t max_new_tokens = 0;
   std::optional<std::uint64_t> seed;  // only of a request that samples
   std::optional<AdapterKey> adapter;
+  std::vector<std::int64_t> prompt_ids = {};  // where the answer tells their scores
 };
 
 struct PreparedRequest {

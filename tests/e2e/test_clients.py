@@ -91,7 +91,7 @@ def test_lorax_errors(lorax_client):
     with pytest.raises(GenerationError):
         list(lorax_client.generate_stream(PROMPT, max_new_tokens=5, adapter_id="nope", adapter_source="local"))
     with pytest.raises(ValidationError, match="best_of"):
-        lorax_client.generate(PROMPT, max_new_tokens=5, best_of=2, do_sample=True)
+        lorax_client.generate(PROMPT, max_new_tokens=5, best_of=3, do_sample=True)
 
 
 def test_lorax_async(server, lorax_client):
@@ -178,7 +178,7 @@ def test_openai_errors(openai_client):
     with pytest.raises(openai.BadRequestError, match="max_tokens"):
         openai_client.completions.create(model="", prompt="a", max_tokens=-1)
     with pytest.raises(openai.BadRequestError, match="`n`"):
-        openai_client.completions.create(model="", prompt="a", n=3)
+        openai_client.completions.create(model="", prompt="a", n=0)
     with pytest.raises(openai.BadRequestError):
         openai_client.chat.completions.create(model="", messages=[])
     with pytest.raises(openai.BadRequestError):

@@ -103,4 +103,9 @@ void FaultyBackend::sample(Context& ctx, const SamplingInput& in, const Sampling
   right_.sample(ctx, in, out);
 }
 
+void FaultyBackend::rank_logits(Context& ctx, const Tensor& logits, const RankedColumns& columns, const Tensor& tokens,
+                                const RankingOutput& out) const {
+  right_.rank_logits(ctx, logits, columns, tokens, out);
+}
+
 }  // namespace shoal

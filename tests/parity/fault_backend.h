@@ -72,6 +72,8 @@ class FaultyBackend final : public Backend {
   void lora_add(Context& ctx, const Tensor& x, const LoraBatch& batch, std::span<const LoraPart> parts,
                 const Tensor& out) const override;
   void sample(Context& ctx, const SamplingInput& in, const SamplingOutput& out) const override;
+  void rank_logits(Context& ctx, const Tensor& logits, const RankedColumns& columns, const Tensor& tokens,
+                   const RankingOutput& out) const override;
 
  private:
   const Backend& right_;

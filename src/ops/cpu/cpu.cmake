@@ -1,6 +1,6 @@
 # The CPU kernel sets. Each kernels_<isa>.cc is compiled for its instruction set; everything else here is baseline.
 target_sources(shoal_ops PRIVATE
-  cpu/cpu_attention.cc cpu/cpu_backend.cc cpu/cpu_lora.cc cpu/cpu_matmul.cc cpu/cpu_rows.cc cpu/cpu_sampling.cc
+  cpu/cpu_attention.cc cpu/cpu_backend.cc cpu/cpu_lora.cc cpu/cpu_matmul.cc cpu/cpu_ranking.cc cpu/cpu_rows.cc cpu/cpu_sampling.cc
   cpu/isa.cc cpu/kernels_avx2.cc cpu/kernels_avx512.cc cpu/kernels_avx512bf16.cc)
 
 set(SHOAL_AVX2_FLAGS -O3 -mavx2 -mfma -mf16c)

@@ -37,6 +37,7 @@ struct Row {
   float typical_p;
   float min_p;
   float uniform;
+  bool leave_kept;
 
   bool cuts() const { return (top_k > 0 && top_k < vocab) || top_p < 1.0F || typical_p < 1.0F || min_p > 0.0F; }
 };
@@ -178,6 +179,11 @@ void keep_typical(const Row& row, Candidates& candidates) {
   keep_mass(row.kernels, double{row.typical_p}, candidates);
 }
 
+void write_kept(const Row& row, const Candidates& candidates) {
+  std::fill_n(row.logits, row.vocab, -kInfinity);
+  for (std::int64_t i = 0; i < candidates.count; ++i) row.logits[candidates.ids[i]] = candidates.logits[i];
+}
+
 // The first index whose cumulative weight exceeds uniform * total; the last one with any weight if rounding hides it.
 std::int64_t walk(const KernelTable& kernels, const float* weights, std::int64_t count, float uniform, double& total) {
   total = 0.0;
@@ -223,6 +229,7 @@ Choice choose_sampled(const Row& row, Candidates candidates) {
     const float heaviest = *std::max_element(candidates.weights, candidates.weights + candidates.count);
     filter(candidates, [&](std::int64_t i) { return candidates.weights[i] >= row.min_p * heaviest; });
   }
+  if (row.leave_kept && row.cuts()) write_kept(row, candidates);
   double total = 0.0;
   const std::int64_t at = walk(row.kernels, candidates.weights, candidates.count, row.uniform, total);
   const double shifted = (double{candidates.logits[at]} - double{row.scan.largest}) / double{row.temperature};
@@ -253,7 +260,8 @@ Choice sample_row(const KernelTable& kernels, const SamplingInput& in, std::int6
                 .top_p = in.top_p.data<float>()[index],
                 .typical_p = in.typical_p.data<float>()[index],
                 .min_p = in.min_p.data<float>()[index],
-                .uniform = uniform};
+                .uniform = uniform,
+                .leave_kept = in.leave_kept};
   return choose_sampled(row, scratch);
 }
 

@@ -1,5 +1,5 @@
 # The CUDA backend (cmake/ShoalCuda.cmake).
-set(kernels attention attention_decode attention_plain attention_prefill elementwise few_rows lora matmul norm rotary
+set(kernels attention attention_decode attention_plain attention_prefill elementwise few_rows lora matmul norm ranking rotary
             sampling weights)
 list(TRANSFORM kernels PREPEND cuda/)
 list(TRANSFORM kernels APPEND .cu)

@@ -83,6 +83,9 @@ class CudaBackend final : public Backend {
   bool linear(Context& ctx, const Tensor& x, const Matrix& weight, const Tensor& bias, MatmulOutput mode,
               const LoraBatch& batch, std::span<const LoraInput> inputs, const Tensor& out) const override;
   void sample(Context& ctx, const SamplingInput& in, const SamplingOutput& out) const override;
+  void rank_logits(Context& ctx, const Tensor& logits, const RankedColumns& columns, const Tensor& tokens,
+                   const RankingOutput& out) const override;
+  void add_biases(Context& ctx, const Tensor& begin, const Tensor& biases, const Tensor& logits) const override;
   void count_sampled(Context& ctx, const Tensor& tokens, const Tensor& count_slot,
                      const Tensor& token_counts) const override;
   void count_history(Context& ctx, const Tensor& history, std::int64_t prompt_length,

@@ -8,6 +8,7 @@
 #include "ops/cuda/cuda_backend.h"
 #include "ops/cuda/cuda_error.h"
 #include "ops/cuda/device_math.cuh"
+#include "ops/cuda/logit_order.cuh"
 #include "ops/cuda/sampling_team.cuh"
 
 namespace shoal::cuda {
@@ -33,6 +34,7 @@ struct SampleArgs {
   const std::int32_t* token_counts;  // [slots, vocab] or null
   const std::int32_t* mask;          // [slots, ceil(vocab / 32)] or null
   double unit_scale;                 // units of a weight of 1: a power of two
+  bool leave_kept;
   std::int64_t* token;
   float* logprob;
 };
@@ -68,23 +70,6 @@ __device__ void for_each_logit(const Row& row, int lane, const F& f) {
     }
   }
 }
-
-// Rises with the value: the integer order of floats. Both zeros are one value.
-__device__ std::uint32_t rising_key(float value) {
-  const std::uint32_t bits = __float_as_uint(value + 0.0F);
-  return (bits >> 31) != 0 ? ~bits : bits | 0x80000000U;
-}
-
-__device__ float value_of_rising_key(std::uint32_t key) {
-  return __uint_as_float((key >> 31) != 0 ? key & 0x7fffffffU : ~key);
-}
-
-// The larger, the better the logit, and among equal logits the smaller the id.
-__device__ Units best_of(int id, float logit) {
-  return (static_cast<Units>(rising_key(logit)) << 32) | ~static_cast<std::uint32_t>(id);
-}
-__device__ float logit_of_best(Units best) { return value_of_rising_key(static_cast<std::uint32_t>(best >> 32)); }
-__device__ std::int64_t id_of_best(Units best) { return ~static_cast<std::uint32_t>(best); }
 
 // --- penalties and mask ---
 
@@ -291,6 +276,15 @@ struct Choice {
   }
 };
 
+// What choose() passes over, dropped as the other cuts do it.
+__device__ void keep_min_p(const Team& team, const Row& row, double min_p, const Weights& weights) {
+  if (!(min_p > 0.0)) return;
+  const double least = min(min_p, 1.0);
+  for_each_logit(row, team.lane(), [&](int id, float logit) {
+    if (weights.units_at_least(logit, least) == 0) row.logits[id] = -kInfinity;
+  });
+}
+
 // The first id whose cumulative probability exceeds uniform / 2^24, among those of at least min_p of the largest.
 __device__ void choose(Team& team, const Row& row, double min_p, std::uint32_t uniform, const Weights& weights,
                        const Choice& choice) {
@@ -345,6 +339,7 @@ __device__ void sample_row(Team& team, const SampleArgs& args, std::int64_t row_
   if (top_p < 1.0) keep_mass(team, row, kLogitKeyBits, falling_key, top_p, weights);
   const double typical_p = double{args.typical_p[row_index]};
   if (typical_p < 1.0) keep_typical(team, row, typical_p, weights);
+  if (args.leave_kept) keep_min_p(team, row, double{args.min_p[row_index]}, weights);
   choose(team, row, double{args.min_p[row_index]}, uniform_24_bits(args.seed[row_index], args.position[row_index]),
          weights, choice);
 }
@@ -353,6 +348,16 @@ __global__ void __launch_bounds__(kTeamThreads) sample_kernel(SampleArgs args) {
   __shared__ TeamMemory memory;
   Team team(memory);
   sample_row(team, args, blockIdx.y);
+}
+
+// A block a row; a thread each of its biases in turn, which are of different ids.
+__global__ void add_biases_kernel(const std::int32_t* begin, const LogitBias* biases, float* logits,
+                                  std::int64_t logits_stride) {
+  float* row = logits + blockIdx.x * logits_stride;
+  for (std::int32_t i = begin[blockIdx.x] + static_cast<std::int32_t>(threadIdx.x); i < begin[blockIdx.x + 1];
+       i += kCountThreads) {
+    row[biases[i].id] = __fadd_rn(row[biases[i].id], biases[i].value);
+  }
 }
 
 __global__ void count_sampled_kernel(const std::int64_t* tokens, const std::int32_t* count_slot, std::int64_t rows,
@@ -398,6 +403,7 @@ SampleArgs args_of(const SamplingInput& in, const SamplingOutput& out) {
           .token_counts = in.token_counts.defined() ? in.token_counts.data<std::int32_t>() : nullptr,
           .mask = in.mask.defined() ? in.mask.data<std::int32_t>() : nullptr,
           .unit_scale = unit_scale_of(in.vocab),
+          .leave_kept = in.leave_kept,
           .token = out.token.data<std::int64_t>(),
           .logprob = out.logprob.data<float>()};
 }
@@ -422,6 +428,13 @@ void CudaBackend::sample(Context& ctx, const SamplingInput& in, const SamplingOu
   config.attrs = &cluster;
   config.numAttrs = has_clusters_ ? 1 : 0;
   CUDA_CHECK(cudaLaunchKernelEx(&config, sample_kernel, args_of(in, out)));
+}
+
+void CudaBackend::add_biases(Context& ctx, const Tensor& begin, const Tensor& biases, const Tensor& logits) const {
+  add_biases_kernel<<<static_cast<unsigned>(logits.dim(0)), kCountThreads, 0, stream_of(ctx)>>>(
+      begin.data<std::int32_t>(), reinterpret_cast<const LogitBias*>(biases.data<std::uint8_t>()), logits.data<float>(),
+      logits.row_stride());
+  CUDA_CHECK(cudaGetLastError());
 }
 
 void CudaBackend::count_sampled(Context& ctx, const Tensor& tokens, const Tensor& count_slot,

@@ -137,12 +137,14 @@ bool usable(const Logits& logits) {
   });
 }
 
-// The row's id, with `logits` left as the choice saw them; -1 if it cannot be sampled.
-std::int64_t sample_row(const SamplingInput& in, std::int64_t row, Logits& logits) {
+// The row's id, with `logits` left as the choice saw them, and before that as they were after penalties and mask; -1 if
+// it cannot be sampled.
+std::int64_t sample_row(const SamplingInput& in, std::int64_t row, Logits& logits, Logits& penalised) {
   if (!usable(logits)) return -1;
   apply_penalties(in, row, logits);
   if (!usable(logits)) return -1;
   apply_mask(in, row, logits);
+  penalised = logits;
   const auto largest = std::max_element(logits.begin(), logits.end());  // the first one on ties
   if (*largest == kDropped) return -1;
   if (in.greedy.data<std::uint8_t>()[row] != 0) return largest - logits.begin();
@@ -163,13 +165,17 @@ std::int64_t sample_row(const SamplingInput& in, std::int64_t row, Logits& logit
 
 void ReferenceBackend::sample(Context&, const SamplingInput& in, const SamplingOutput& out) const {
   for (std::int64_t row = 0; row < in.logits.dim(0); ++row) {
-    const float* values = in.logits.row<float>(row);
+    float* values = in.logits.row<float>(row);
     Logits logits(values, values + in.vocab);
-    const std::int64_t token = sample_row(in, row, logits);
+    Logits penalised;
+    const std::int64_t token = sample_row(in, row, logits, penalised);
     out.token.data<std::int64_t>()[row] = token;
     float& logprob = out.logprob.data<float>()[row];
     logprob = std::numeric_limits<float>::quiet_NaN();
     if (token < 0) continue;
+    for (std::size_t id = 0; in.leave_kept && id < logits.size(); ++id) {
+      values[id] = static_cast<float>(logits[id] == kDropped ? kDropped : penalised[id]);
+    }
     const double chosen = std::log(weights_of(logits)[static_cast<std::size_t>(token)]);
     logprob = static_cast<float>(chosen - std::log(sum_of(weights_of(logits))));
   }
