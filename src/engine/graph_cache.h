@@ -20,6 +20,7 @@ struct GraphKey {
   std::int64_t largest_group = 0;  // tokens, rounded up
   std::int64_t max_rank = 0;
   bool counts = false;  // penalty counts are there
+  bool masks = false;   // some row has a mask
   std::int64_t arena_generation = 0;
 
   auto operator<=>(const GraphKey&) const = default;

@@ -198,7 +198,7 @@ const StepResult& ModelEngine::step(const StepPlan& plan) {
     return result_;
   }
   list_sample_rows(plan);
-  sampler_->prepare(ctx.stream, sample_rows_);
+  sampler_->prepare(ctx.stream, sample_rows_, plan.mask_words);
   const auto run = [&] {
     const ForwardOutput out = model_->forward(ctx, in);
     if (!sample_rows_.empty()) sampler_->sample(ctx, out.logits);
@@ -225,6 +225,7 @@ GraphKey ModelEngine::graph_key(const ForwardInput& in) const {
           .largest_group = (largest_group + kGroupStep - 1) / kGroupStep,
           .max_rank = lora.max_rank,
           .counts = sampler_->has_counts(),
+          .masks = sampler_->has_masks(),
           .arena_generation = arena_.generation()};
 }
 
@@ -269,7 +270,8 @@ void ModelEngine::list_sample_rows(const StepPlan& plan) {
     for (std::int32_t row = 0; row < sequence.logit_rows; ++row) {
       sample_rows_.push_back({.params = sequence.sampling,
                               .position = end - sequence.logit_rows + row + 1,
-                              .state_slot = sequence.state_slot});
+                              .state_slot = sequence.state_slot,
+                              .mask_row = row + 1 == sequence.logit_rows ? sequence.mask_row : -1});
       result_.samples.push_back({.sequence = static_cast<std::int32_t>(i)});
     }
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -19,6 +20,7 @@ struct SampleRow {
   SamplingParams params;
   std::int32_t position = 0;    // of the token that is sampled: with the seed, its whole random stream
   std::int32_t state_slot = 0;  // whose penalty counts
+  std::int32_t mask_row = -1;   // of the masks; -1: any token may be sampled
 };
 
 class Sampler {
@@ -31,20 +33,22 @@ class Sampler {
                     std::int64_t prompt_length);
 
   // A step in three parts, of which the middle one queues kernels alone and can be captured. First the parameters of
-  // these rows on their way to the device.
-  void prepare(Stream stream, std::span<const SampleRow> rows);
+  // these rows on their way to the device. `mask_words` [mask rows, ceil(vocab_limit / 32)] stay until collect().
+  void prepare(Stream stream, std::span<const SampleRow> rows, const std::vector<std::int32_t>& mask_words);
   // One token a prepared row: logits float32 [rows, width of the vocabulary], overwritten. Counts what it sampled.
   void sample(Context& ctx, const Tensor& logits);
   // Waits for the device. The results stay valid until the next prepare(); a token of -1 means that the row's logits
   // held no usable number.
   void collect(Stream stream);
   bool has_counts() const { return token_counts_.defined(); }
+  bool has_masks() const { return input_.mask.defined(); }  // of the prepared rows
 
   std::span<const std::int64_t> tokens() const { return host_tokens_.span<std::int64_t>(); }
   std::span<const float> logprobs() const { return host_logprobs_.span<float>(); }
 
  private:
   void fill_arrays(std::span<const SampleRow> rows);
+  Tensor stage_masks(Stream stream, const std::vector<std::int32_t>& mask_words);
 
   const Backend& backend_;
   std::int64_t vocab_limit_;
@@ -58,9 +62,10 @@ class Sampler {
   std::vector<std::int32_t> top_k_, position_, count_slot_, mask_slot_;
   std::vector<std::int64_t> seed_;
   Staging staging_;
-  SamplingInput input_;    // of the prepared rows, but for the logits
-  Buffer host_results_;    // a token, then a logprob, for each row
-  Buffer device_results_;  // none where the device is the host
+  std::optional<Staging> mask_staging_;  // made when the first row with a mask comes
+  SamplingInput input_;                  // of the prepared rows, but for the logits
+  Buffer host_results_;                  // a token, then a logprob, for each row
+  Buffer device_results_;                // none where the device is the host
   Tensor host_tokens_, host_logprobs_;
 };
 

@@ -164,6 +164,11 @@ void Batch::write_row(const Chunk& chunk) {
                    .logit_rows = chunk.query_length == sequence.num_pending() ? 1 : 0,
                    .sampling = sequence.request.sampling};
   if (row.sampling.has_penalties() && !sequence.history_given) write_history(sequence, row);
+  if (row.logit_rows > 0 && sequence.grammar) {
+    const auto mask = sequence.grammar->mask();
+    row.mask_row = static_cast<std::int32_t>(plan_.mask_words.size() / mask.size());
+    plan_.mask_words.insert(plan_.mask_words.end(), mask.begin(), mask.end());
+  }
   const auto first_token = sequence.tokens.begin() + sequence.num_cached;
   plan_.input_ids.insert(plan_.input_ids.end(), first_token, first_token + chunk.query_length);
   const auto block_ids = sequence.blocks.block_ids().first(static_cast<std::size_t>(num_blocks));

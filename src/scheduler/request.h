@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -16,6 +17,7 @@
 #include "core/result.h"
 #include "core/wakeup.h"
 #include "sampling/sampling_params.h"
+#include "text/grammar.h"
 
 namespace shoal {
 
@@ -36,6 +38,8 @@ struct Request {
   std::int32_t priority = 0;        // higher goes first
   std::string tenant = {};          // tenants get fair shares of what is served
   std::string cache_salt = {};      // requests of different salts share no cached prefix
+  // What the answer must look like; null: anything. Shared with other requests and whoever keeps it for the next one.
+  std::shared_ptr<const Grammar> grammar = {};
 };
 
 enum class FinishReason : std::uint8_t { kLength, kEndOfSequence, kStopSequence };

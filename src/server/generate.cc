@@ -1,4 +1,5 @@
 // The native routes: /generate, /generate_stream, and / with both forms.
+#include "server/answer_grammar.h"
 #include "server/context.h"
 #include "server/generation.h"
 #include "server/responses.h"
@@ -118,7 +119,12 @@ std::optional<NativeRequest> parse_or_refuse(ServerContext& context, const JsonC
     refuse(context, call.writer, *error, ApiStyle::kNative);
     return std::nullopt;
   }
-  return std::get<NativeRequest>(std::move(parsed));
+  auto& native = std::get<NativeRequest>(parsed);
+  if (const auto error = read_native_grammar(call.body, call.request.body, native.parameters)) {
+    refuse(context, call.writer, *error, ApiStyle::kNative);
+    return std::nullopt;
+  }
+  return std::move(native);
 }
 
 }  // namespace

@@ -111,6 +111,7 @@ Parsed<PreparedRequest> prepare_generation(ServerContext& context, const JsonCal
                                   context.services.engine.vocab_size, random_u64());
   if (auto* ready = std::get_if<PreparedRequest>(&prepared)) {
     ready->request.tenant = ready->request.cache_salt = call.caller.tenant;
+    ready->grammar = parameters.grammar;
     ready->info.received = call.received;
     ready->info.validated = Clock::now();
     context.metrics.observe_lengths(ready->info.prompt_tokens, ready->info.max_new_tokens);
@@ -118,9 +119,14 @@ Parsed<PreparedRequest> prepare_generation(ServerContext& context, const JsonCal
   return prepared;
 }
 
-void start_generation(ServerContext& context, const ResponseWriter& writer, PreparedRequest prepared,
-                      GenerationSink sink) {
-  const auto drive = std::make_shared<Drive>(context, writer, std::move(prepared.info), std::move(sink));
+namespace {
+
+void refuse(const Drive& drive, const ApiError& error) {
+  drive.context.metrics.count_failure(failure_row(error.failure).metric);
+  drive.sink.on_error(error);
+}
+
+void submit(const std::shared_ptr<Drive>& drive, Request request) {
   // From the scheduler's thread: many events may share one trip to the connection's loop.
   const auto on_event = [drive] {
     if (drive->posted.exchange(true)) return;
@@ -129,19 +135,48 @@ void start_generation(ServerContext& context, const ResponseWriter& writer, Prep
       drive->pump();
     });
   };
-  auto submitted = context.services.scheduler.submit(std::move(prepared.request), on_event);
+  auto submitted = drive->context.services.scheduler.submit(std::move(request), on_event);
   if (!submitted.ok()) {
-    const ApiError error = to_api_error(submitted.error());
-    context.metrics.count_failure(failure_row(error.failure).metric);
-    drive->sink.on_error(error);
+    refuse(*drive, to_api_error(submitted.error()));
     return;
   }
   drive->stream = std::move(submitted.value());
-  if (writer.closed()) {
+  if (drive->writer.closed()) {
     drive->client_gone();
     return;
   }
-  writer.on_close([drive] { drive->client_gone(); });
+  drive->writer.on_close([drive] { drive->client_gone(); });
+}
+
+}  // namespace
+
+void start_generation(ServerContext& context, const ResponseWriter& writer, PreparedRequest prepared,
+                      GenerationSink sink) {
+  const auto drive = std::make_shared<Drive>(context, writer, std::move(prepared.info), std::move(sink));
+  if (!prepared.grammar) {
+    submit(drive, std::move(prepared.request));
+    return;
+  }
+  const auto request = std::make_shared<Request>(std::move(prepared.request));
+  const std::string tenant = request->tenant;
+  const auto go_on = [drive, request, field = prepared.grammar->field](const GrammarCompiler::Compiled& compiled) {
+    if (drive->writer.closed()) {
+      drive->context.metrics.count_failure("dropped");
+    } else if (!compiled.ok()) {
+      ApiError error = to_api_error(compiled.error());
+      error.message = fmt::format("`{}`: {}", field, error.message);
+      error.param = field;
+      refuse(*drive, error);
+    } else {
+      request->grammar = compiled.value();
+      submit(drive, std::move(*request));
+    }
+  };
+  // A grammar may take its time: it is compiled elsewhere, and the connection's loop goes on.
+  context.grammars.compile(std::move(prepared.grammar->spec), tenant,
+                           [drive, go_on](const GrammarCompiler::Compiled& compiled) {
+                             drive->writer.post([go_on, compiled] { go_on(compiled); });
+                           });
 }
 
 HttpHeaders stream_headers(const ServerContext& context, const GenerationInfo& info) {

@@ -1,4 +1,5 @@
 // POST /v1/chat/completions.
+#include "server/answer_grammar.h"
 #include "server/openai_answer.h"
 
 namespace shoal {
@@ -67,6 +68,10 @@ void handle_chat(ServerContext& context, const JsonCall& call) {
     return;
   }
   auto& request = std::get<ChatRequest>(parsed);
+  if (const auto error = read_openai_grammar(call.body, call.request.body, request.parameters)) {
+    refuse(context, call.writer, *error, ApiStyle::kOpenAi);
+    return;
+  }
   select_model(context, request.model, request.parameters);
   std::int64_t prompt_characters = 0;
   // The template states its own special tokens: the tokenizer adds none, and those that a message spells stay text.

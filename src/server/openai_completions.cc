@@ -1,4 +1,5 @@
 // POST /v1/completions.
+#include "server/answer_grammar.h"
 #include "server/openai_answer.h"
 
 namespace shoal {
@@ -42,6 +43,10 @@ void handle_completions(ServerContext& context, const JsonCall& call) {
     return;
   }
   auto& request = std::get<CompletionRequest>(parsed);
+  if (const auto error = read_openai_grammar(call.body, call.request.body, request.parameters)) {
+    refuse(context, call.writer, *error, ApiStyle::kOpenAi);
+    return;
+  }
   select_model(context, request.model, request.parameters);
   auto prepared =
       prepare_generation(context, call, request.parameters, [&] { return completion_ids(context, request); });

@@ -15,10 +15,6 @@ void note_unserved(GenerateParameters& parameters, bool asked, std::string_view 
   if (asked && parameters.unserved.empty()) parameters.unserved = field;
 }
 
-bool is_text_format(const InputJson& format) {
-  return format.is_object() && format.contains("type") && format["type"] == "text";
-}
-
 bool empty_or_zero(const InputJson& value) {
   if (value.is_number()) return value == 0;
   if (value.is_boolean()) return !value.get<bool>();
@@ -61,11 +57,7 @@ constexpr UnservedField kUnservedOpenAi[] = {
     // of other servers
     {"schema"},
     {"grammar"},
-    {"guided_json"},
-    {"guided_regex"},
-    {"guided_choice"},
-    {"guided_grammar"},
-    {"structured_outputs"},
+    {"guided_whitespace_pattern"},
     {"min_p"},
     {"min_tokens"},
     {"bad_words"},
@@ -127,8 +119,6 @@ void read_native_parameters(FieldReader& reader, GenerateParameters& parameters)
   note_unserved_fields(reader, parameters, kUnservedNative);
   note_unserved(parameters, watermark, "watermark");
   note_unserved(parameters, decoder_input_details, "decoder_input_details");
-  const InputJson* format = reader.find("response_format");
-  note_unserved(parameters, format != nullptr && !is_text_format(*format), "response_format");
 }
 
 void read_stop(FieldReader& reader, GenerateParameters& parameters) {
@@ -195,8 +185,6 @@ void read_openai(FieldReader& reader, GenerateParameters& parameters, bool& stre
     note_unserved(parameters, copies && *copies != 1, count);
   }
   note_unserved_fields(reader, parameters, kUnservedOpenAi);
-  const InputJson* format = reader.find("response_format");
-  note_unserved(parameters, format != nullptr && !is_text_format(*format), "response_format");
 }
 
 // "model" names the adapter; whether it is the base model's id is known to the endpoint.

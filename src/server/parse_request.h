@@ -14,6 +14,12 @@
 
 namespace shoal {
 
+// What the answer must look like, and which field says so.
+struct AnswerGrammar {
+  GrammarSpec spec;
+  std::string field;
+};
+
 // What a client may ask of one generation; absent means the default.
 struct GenerateParameters {
   std::optional<std::string> adapter_id;  // "" = the base model
@@ -39,6 +45,7 @@ struct GenerateParameters {
   bool ignore_eos_token = false;
   bool details = false;
   std::string max_new_tokens_name = "max_new_tokens";  // as the client spelled it, for messages
+  std::optional<AnswerGrammar> grammar;
   // The first field asked for that this server knows but does not serve; refused when values are checked.
   std::string unserved;
 };

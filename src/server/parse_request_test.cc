@@ -137,7 +137,6 @@ TEST(CheckValues, RefusesEachBadValueByName) {
       {"watermark", R"({"watermark":true})"},
       {"decoder_input_details", R"({"decoder_input_details":true})"},
       {"apply_chat_template", R"({"apply_chat_template":true})"},
-      {"response_format", R"({"response_format":{"type":"json_object","schema":null}})"},
       {"temperature", R"({"temperature":-0.1})"},
       {"temperature", R"({"temperature":1e39})"},
       {"repetition_penalty", R"({"repetition_penalty":0})"},
@@ -307,19 +306,20 @@ TEST(ParseCompletion, ReadsOpenAiFields) {
 }
 
 TEST(ParseCompletion, NotesWhatIsNotServed) {
-  for (const auto& [field, json] : std::vector<std::pair<std::string, std::string>>{{"n", "2"},
-                                                                                    {"n", "0"},
-                                                                                    {"best_of", "3"},
-                                                                                    {"logprobs", "5"},
-                                                                                    {"logit_bias", "{\"5\":1}"},
-                                                                                    {"suffix", "\"x\""},
-                                                                                    {"schema", "{\"type\":\"object\"}"},
-                                                                                    {"guided_json", "{\"a\":1}"},
-                                                                                    {"tool_choice", "\"required\""},
-                                                                                    {"typical_p", "0.5"},
-                                                                                    {"truncate", "5"},
-                                                                                    {"merged_adapters", "{\"ids\":[]}"},
-                                                                                    {"modalities", "[\"audio\"]"}}) {
+  for (const auto& [field, json] :
+       std::vector<std::pair<std::string, std::string>>{{"n", "2"},
+                                                        {"n", "0"},
+                                                        {"best_of", "3"},
+                                                        {"logprobs", "5"},
+                                                        {"logit_bias", "{\"5\":1}"},
+                                                        {"suffix", "\"x\""},
+                                                        {"schema", "{\"type\":\"object\"}"},
+                                                        {"guided_whitespace_pattern", "\" \""},
+                                                        {"tool_choice", "\"required\""},
+                                                        {"typical_p", "0.5"},
+                                                        {"truncate", "5"},
+                                                        {"merged_adapters", "{\"ids\":[]}"},
+                                                        {"modalities", "[\"audio\"]"}}) {
     const auto parsed = parse_completion(json_of(R"({"model":"m","prompt":"a",")" + field + "\":" + json + "}"));
     EXPECT_EQ(std::get<CompletionRequest>(parsed).parameters.unserved, field);
   }

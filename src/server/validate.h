@@ -28,6 +28,7 @@ struct GenerationInfo {
 
 struct PreparedRequest {
   Request request;
+  std::optional<AnswerGrammar> grammar;  // not compiled yet
   GenerationInfo info;
 };
 
