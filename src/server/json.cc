@@ -76,6 +76,22 @@ std::variant<InputJson, JsonFault> parse_json(std::string_view text) {
   }
 }
 
+std::vector<std::string_view> element_texts(std::string_view array) {
+  std::vector<std::string_view> elements;
+  std::size_t at = std::min(array.find('['), array.size());
+  while (at < array.size()) {
+    ++at;  // the bracket or a comma
+    while (at < array.size() && is_space(array[at])) ++at;
+    if (at >= array.size() || array[at] == ']') break;
+    const std::size_t end = value_end(array, at);
+    elements.push_back(array.substr(at, end - at));
+    at = end;
+    while (at < array.size() && is_space(array[at])) ++at;
+    if (at >= array.size() || array[at] != ',') break;
+  }
+  return elements;
+}
+
 std::optional<std::string_view> member_text(std::string_view object, std::string_view key) {
   std::optional<std::string_view> found;
   std::size_t at = object.find('{');

@@ -33,5 +33,7 @@ std::variant<InputJson, JsonFault> parse_json(std::string_view text);
 // The text of a member of an object, as it was sent: parsed JSON has its keys in another order. `object` has been
 // parsed. Of several members of that name the last, as the parser takes it.
 std::optional<std::string_view> member_text(std::string_view object, std::string_view key);
+// The same of an array: its elements in order.
+std::vector<std::string_view> element_texts(std::string_view array);
 
 }  // namespace shoal

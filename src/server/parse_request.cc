@@ -38,9 +38,6 @@ constexpr UnservedField kUnservedOpenAi[] = {
     {"top_logprobs"},
     {"logit_bias"},
     {"suffix"},
-    {"tools"},
-    {"tool_choice", R"(["auto","none"])"},
-    {"tool_prompt"},
     {"functions"},
     {"function_call", R"(["auto","none"])"},
     {"modalities", R"([["text"]])"},
@@ -68,6 +65,13 @@ constexpr UnservedField kUnservedOpenAi[] = {
     {"truncate_prompt_tokens"},
     {"chat_template"},
     {"documents"},
+};
+
+// Of chats alone.
+constexpr UnservedField kUnservedCompletion[] = {
+    {"tools"},
+    {"tool_choice", R"(["auto","none"])"},
+    {"tool_prompt"},
 };
 
 void note_unserved_fields(const FieldReader& reader, GenerateParameters& parameters,
@@ -239,7 +243,26 @@ std::string join_parts(FieldReader& reader, const InputJson& parts) {
   return content;
 }
 
-// Text or parts. A past call of tools stands in place of content, and is dropped as LoRAX drops it.
+// Those of a message that are whole: a name, and arguments that are JSON.
+std::vector<PastCall> read_calls(const FieldReader& reader) {
+  std::vector<PastCall> calls;
+  const InputJson* list = reader.find("tool_calls");
+  if (list == nullptr || !list->is_array()) return calls;
+  const auto text_of = [](const InputJson& object, const char* name) {
+    const auto found = object.is_object() ? object.find(name) : object.end();
+    return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
+  };
+  for (const InputJson& call : *list) {
+    const auto function = call.is_object() ? call.find("function") : call.end();
+    if (function == call.end()) continue;
+    PastCall past{
+        .id = text_of(call, "id"), .name = text_of(*function, "name"), .arguments = text_of(*function, "arguments")};
+    if (!past.name.empty() && InputJson::accept(past.arguments)) calls.push_back(std::move(past));
+  }
+  return calls;
+}
+
+// Text or parts. A past call of tools may stand in place of content.
 std::string read_content(FieldReader& reader) {
   const InputJson* content = reader.find("content");
   if (content == nullptr) {
@@ -269,6 +292,10 @@ void read_messages(FieldReader& reader, std::optional<ApiError>& error, std::vec
     ChatMessage message;
     message_reader.read("role", message.role, Presence::kRequired);
     message.content = read_content(message_reader);
+    message.calls = read_calls(message_reader);
+    std::optional<std::string> tool_call_id;
+    message_reader.read("tool_call_id", tool_call_id);
+    message.tool_call_id = tool_call_id.value_or("");
     messages.push_back(std::move(message));
   }
 }
@@ -296,6 +323,7 @@ Parsed<CompletionRequest> parse_completion(const InputJson& body) {
   read_model(reader, request.model);
   if (!error) read_prompt(reader, request);
   read_openai(reader, request.parameters, request.stream, request.include_usage);
+  note_unserved_fields(reader, request.parameters, kUnservedCompletion);
   reader.read("echo", request.parameters.return_full_text);
   if (error) return *error;
   return request;

@@ -64,9 +64,18 @@ struct CompletionRequest {
   bool include_usage = false;
 };
 
+// A call that the model made before.
+struct PastCall {
+  std::string id;
+  std::string name;
+  std::string arguments;  // JSON text
+};
+
 struct ChatMessage {
   std::string role;
   std::string content;
+  std::vector<PastCall> calls = {};
+  std::string tool_call_id = {};  // of a call's result; "" for none
 };
 
 struct ChatRequest {
