@@ -253,7 +253,7 @@ const StepResult& ModelEngine::step(const StepPlan& plan) {
     return result_;
   }
   list_sample_rows(plan);
-  sampler_->prepare(ctx.stream, sample_rows_);
+  sampler_->prepare(ctx.stream, sample_rows_, plan.mask_words);
   prepare_targets(plan, ctx.stream);
   const bool all_decode = !in.cu_seqlen_prefill.defined();
   if (graphs_ && all_decode && targets_.empty()) {
@@ -335,6 +335,7 @@ void ModelEngine::list_sample_rows(const StepPlan& plan) {
       sample_rows_.push_back({.params = sequence.sampling,
                               .position = end - sequence.logit_rows + row + 1,
                               .state_slot = sequence.state_slot,
+                              .mask_row = row + 1 == sequence.logit_rows ? sequence.mask_row : -1,
                               .biases = biases,
                               .score = sequence.score,
                               .num_top = sequence.num_top});

@@ -32,6 +32,7 @@ struct PlanSequence {
   std::int32_t adapter = -1;       // an AdapterHandle's slot, -1 = base model
   std::int32_t logit_rows = 0;     // 0 for an unfinished prompt, 1 for the last token, up to query_length
   SamplingParams sampling = {};    // used for the last logits row
+  std::int32_t mask_row = -1;      // of StepPlan::mask_words, for the last logits row; -1: any token may be sampled
   // Tokens that penalties count, given once when a sequence with penalties starts or restarts; else 0 long.
   std::int64_t history_begin = 0;          // in StepPlan::history_ids
   std::int32_t history_length = 0;         // prompt and output so far
@@ -60,6 +61,7 @@ struct StepPlan {
   std::vector<std::int64_t> history_ids;
   std::vector<std::int64_t> target_ids;
   std::vector<LogitBias> biases;
+  std::vector<std::int32_t> mask_words;     // [mask rows, ceil(vocab_size / 32)] see SamplingInput::mask
   std::vector<BlockCopy> copy_blocks;       // done before the step: copy on write
   std::vector<std::int32_t> poison_blocks;  // filled with NaN before the step (tests: SHOAL_BLOCK_ORDER=shuffled)
   bool return_logits = false;               // StepResult::logits instead of samples
@@ -71,6 +73,7 @@ struct StepPlan {
     history_ids.clear();
     target_ids.clear();
     biases.clear();
+    mask_words.clear();
     copy_blocks.clear();
     poison_blocks.clear();
     return_logits = false;

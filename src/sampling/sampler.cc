@@ -84,11 +84,23 @@ void Sampler::fill_arrays(std::span<const SampleRow> rows) {
     seed_[i] = std::bit_cast<std::int64_t>(params.seed);
     position_[i] = rows[i].position;
     count_slot_[i] = params.has_penalties() ? rows[i].state_slot : -1;
-    mask_slot_[i] = -1;
+    mask_slot_[i] = rows[i].mask_row;
   }
 }
 
-void Sampler::prepare(Stream stream, std::span<const SampleRow> rows) {
+// [mask rows, ceil(vocab_limit / 32)] int32, undefined where there are none.
+Tensor Sampler::stage_masks(Stream stream, const std::vector<std::int32_t>& mask_words) {
+  if (mask_words.empty()) return {};
+  const std::int64_t words_each = (vocab_limit_ + 31) / 32;
+  const std::int64_t capacity = max_sequences_ * words_each;
+  if (!mask_staging_) mask_staging_.emplace(backend_, capacity * dtype_bytes(DType::kInt32) + Staging::kAlignment);
+  mask_staging_->begin();
+  const Tensor masks = mask_staging_->put(mask_words, DType::kInt32, static_cast<std::size_t>(capacity));
+  mask_staging_->flush(stream);
+  return masks.reshape({static_cast<std::int64_t>(mask_words.size()) / words_each, words_each});
+}
+
+void Sampler::prepare(Stream stream, std::span<const SampleRow> rows, const std::vector<std::int32_t>& mask_words) {
   fill_arrays(rows);
   const auto capacity = static_cast<std::size_t>(max_sequences_);
   staging_.begin();
@@ -108,7 +120,7 @@ void Sampler::prepare(Stream stream, std::span<const SampleRow> rows) {
             .count_slot = staging_.put(count_slot_, DType::kInt32, capacity),
             .token_counts = token_counts_,
             .mask_slot = staging_.put(mask_slot_, DType::kInt32, capacity),
-            .mask = Tensor(),
+            .mask = stage_masks(stream, mask_words),
             .leave_kept = false};
   staging_.flush(stream);
   prepare_biases(stream, rows);
@@ -156,6 +168,7 @@ void Sampler::prepare_scores(std::span<const SampleRow> rows) {
 
 SamplerShape Sampler::shape() const {
   return {.counts = has_counts(),
+          .masks = input_.mask.defined(),
           .bias_capacity = biases_.empty() ? 0 : bias_capacity_,
           .model_top = model_scorer_.is_prepared() ? model_scorer_.num_top() : -1,
           .sampled_top = sampled_scorer_.is_prepared() ? sampled_scorer_.num_top() : -1};

@@ -22,6 +22,7 @@ struct SampleRow {
   SamplingParams params;
   std::int32_t position = 0;               // of the token that is sampled: with the seed, its whole random stream
   std::int32_t state_slot = 0;             // whose penalty counts
+  std::int32_t mask_row = -1;              // of the masks; -1: any token may be sampled
   std::span<const LogitBias> biases = {};  // no id twice
   ScoreKind score = ScoreKind::kNone;
   std::int32_t num_top = 0;  // likeliest tokens that come with the score
@@ -30,6 +31,7 @@ struct SampleRow {
 // All that decides which kernels sample() queues, and on which memory, beside the number of rows.
 struct SamplerShape {
   bool counts = false;
+  bool masks = false;              // some row has a mask
   std::int64_t bias_capacity = 0;  // 0: no biases in this step
   std::int64_t model_top = -1;     // likeliest tokens that are looked for; -1: no scores of this kind
   std::int64_t sampled_top = -1;
@@ -48,8 +50,8 @@ class Sampler {
                     std::int64_t prompt_length);
 
   // A step in three parts, of which the middle one queues kernels alone and can be captured. First the parameters of
-  // these rows on their way to the device.
-  void prepare(Stream stream, std::span<const SampleRow> rows);
+  // these rows on their way to the device. `mask_words` [mask rows, ceil(vocab_limit / 32)] stay until collect().
+  void prepare(Stream stream, std::span<const SampleRow> rows, const std::vector<std::int32_t>& mask_words);
   // One token a prepared row: logits float32 [rows, width of the vocabulary], overwritten. Counts what it sampled.
   void sample(Context& ctx, const Tensor& logits);
   // Waits for the device. The results stay valid until the next prepare(); a token of -1 means that the row's logits
@@ -67,6 +69,7 @@ class Sampler {
   void fill_arrays(std::span<const SampleRow> rows);
   void prepare_biases(Stream stream, std::span<const SampleRow> rows);
   void prepare_scores(std::span<const SampleRow> rows);
+  Tensor stage_masks(Stream stream, const std::vector<std::int32_t>& mask_words);
 
   const Backend& backend_;
   std::int64_t vocab_limit_;
@@ -86,6 +89,7 @@ class Sampler {
   std::int64_t bias_capacity_ = 0;
   std::optional<Staging> bias_staging_;
   Tensor bias_begin_on_device_, biases_on_device_;
+  std::optional<Staging> mask_staging_;  // made when the first row with a mask comes
   TokenScorer model_scorer_, sampled_scorer_;
   SamplingInput input_;    // of the prepared rows, but for the logits
   Buffer host_results_;    // a token, then a logprob, for each row

@@ -181,6 +181,12 @@ void Batch::choose(Sequence& sequence, std::int64_t most_tokens) {
   chunks_.push_back({.sequence = &sequence, .query_length = query_length});
 }
 
+void Batch::write_mask(const Sequence& sequence, PlanSequence& row) {
+  const auto mask = sequence.grammar->mask();
+  row.mask_row = static_cast<std::int32_t>(plan_.mask_words.size() / mask.size());
+  plan_.mask_words.insert(plan_.mask_words.end(), mask.begin(), mask.end());
+}
+
 void Batch::write_row(const Chunk& chunk) {
   Sequence& sequence = *chunk.sequence;
   const std::int64_t num_blocks = blocks_for_tokens(sequence.num_cached + chunk.query_length);
@@ -200,6 +206,7 @@ void Batch::write_row(const Chunk& chunk) {
     row.score = sequence.request.scores.answer;
     row.num_top = sequence.request.scores.answer_top;
     write_biases(sequence, row);
+    if (sequence.grammar) write_mask(sequence, row);
   }
   const auto first_token = sequence.tokens.begin() + sequence.num_cached;
   plan_.input_ids.insert(plan_.input_ids.end(), first_token, first_token + chunk.query_length);

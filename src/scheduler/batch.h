@@ -71,6 +71,7 @@ class Batch {
   void preempt_youngest(Sequences& waiting);
   void choose(Sequence& sequence, std::int64_t most_tokens);
   void write_row(const Chunk& chunk);
+  void write_mask(const Sequence& sequence, PlanSequence& row);
   void write_history(Sequence& sequence, PlanSequence& row);
   void write_scores(const Sequence& sequence, PlanSequence& row);
   void write_biases(const Sequence& sequence, PlanSequence& row);

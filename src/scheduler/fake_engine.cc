@@ -51,7 +51,8 @@ const StepResult& FakeEngine::step(const StepPlan& plan) {
     check_row(plan, i);
     const std::uint64_t text = run_row(plan, row);
     const bool is_sampled = row.logit_rows > row.scored_rows;
-    const std::int64_t token = is_sampled ? sample(text, row.sampling, row.cached_length + row.query_length) : -1;
+    const std::int64_t token =
+        is_sampled ? masked(plan, row, sample(text, row.sampling, row.cached_length + row.query_length)) : -1;
     if (row.sampling.has_penalties()) follow_history(plan, row, text, token);
     score_targets(plan, i);
     if (!is_sampled) continue;
@@ -231,6 +232,21 @@ void FakeEngine::follow_history(const StepPlan& plan, const PlanSequence& row, s
 std::int64_t FakeEngine::sample(std::uint64_t text, const SamplingParams& sampling, std::int64_t length) const {
   if (sampling.seed == kNanSeed && length >= kNanLength) return -1;
   return static_cast<std::int64_t>(mix(text, sampling.seed) % static_cast<std::uint64_t>(info_.vocab_size));
+}
+
+// The first token from this one on that the row's mask allows.
+std::int64_t FakeEngine::masked(const StepPlan& plan, const PlanSequence& row, std::int64_t token) const {
+  if (row.mask_row < 0 || token < 0) return token;
+  const std::int64_t words_each = (info_.vocab_size + 31) / 32;
+  const auto words =
+      std::span(plan.mask_words)
+          .subspan(static_cast<std::size_t>(row.mask_row * words_each), static_cast<std::size_t>(words_each));
+  for (std::int64_t step = 0; step < info_.vocab_size; ++step) {
+    const std::int64_t id = (token + step) % info_.vocab_size;
+    const auto word = static_cast<std::uint32_t>(words[static_cast<std::size_t>(id / 32)]);
+    if (((word >> (id % 32)) & 1U) != 0) return id;
+  }
+  return -1;
 }
 
 std::vector<std::int64_t> FakeEngine::solo_tokens(const Request& request) const {

@@ -117,6 +117,7 @@ class FakeEngine final : public Engine {
   void follow_history(const StepPlan& plan, const PlanSequence& row, std::uint64_t text, std::int64_t token);
   void score_targets(const StepPlan& plan, std::size_t index);
   std::int64_t sample(std::uint64_t text, const SamplingParams& sampling, std::int64_t length) const;
+  std::int64_t masked(const StepPlan& plan, const PlanSequence& row, std::int64_t token) const;
   void run_moves();
   bool begin_load();
   bool begin_upload();

@@ -61,6 +61,11 @@ Result<std::shared_ptr<EventStream>> Scheduler::Loop::submit(Request request, st
   // Shared by scheduler and reader: either may end first.
   auto stream = std::make_shared<EventStream>(std::move(on_event), wakeup_);
   auto sequence = std::make_unique<Sequence>(std::move(request), stream, tokenizer_, batch_.make_table());
+  if (sequence->request.grammar) {
+    Result<GrammarProgress> progress = GrammarProgress::start(*sequence->request.grammar, info_.vocab_size);
+    if (!progress.ok()) return progress.error();
+    sequence->grammar = std::move(progress).value();
+  }
   sequence->timings.submitted = options_.now();
   // Here and not on the loop's thread, because a disk may take its time.
   if (sequence->request.adapter) sequence->adapter_version = engine_.adapter_version(*sequence->request.adapter);
@@ -244,6 +249,7 @@ void Scheduler::Loop::apply(const StepResult& result) {
       accept(sequence, sample, result);
     }
   }
+  find_masks();
   batch_.share_prefixes();
 }
 
@@ -252,6 +258,28 @@ void Scheduler::Loop::take_prompt_scores(const StepResult& result) {
     Sequence& sequence = *batch_.planned()[static_cast<std::size_t>(targets.sequence)];
     const auto begin = result.scores.begin() + targets.begin;
     sequence.prompt_scores.insert(sequence.prompt_scores.end(), begin, begin + targets.count);
+  }
+}
+
+// After the tokens of all rows are on their way to their readers; the rows under grammars share some threads.
+void Scheduler::Loop::find_masks() {
+  constexpr int kMaxThreads = 4;
+  masked_.clear();
+  for (Sequence* sequence : batch_.planned()) {
+    if (sequence->grammar && !sequence->ended && sequence->num_pending() == 1) masked_.push_back(sequence);
+  }
+  if (masked_.size() > 1 && !mask_threads_) {
+    const auto processors = static_cast<int>(std::thread::hardware_concurrency());
+    mask_threads_.emplace(std::clamp(processors, 1, kMaxThreads));
+  }
+  const auto find = [this](std::int64_t index) { masked_[static_cast<std::size_t>(index)]->grammar->find_mask(); };
+  const Clock::time_point begin = Clock::now();
+  if (masked_.size() == 1) find(0);
+  if (masked_.size() > 1) mask_threads_->parallel_for(std::ssize(masked_), find);
+  if (!masked_.empty()) counters_.mask_seconds += std::chrono::duration<double>(Clock::now() - begin).count();
+  counters_.masks += std::ssize(masked_);
+  for (Sequence* sequence : masked_) {
+    if (const auto& fault = sequence->grammar->fault()) fail(*sequence, *fault);
   }
 }
 
@@ -264,6 +292,14 @@ void Scheduler::Loop::accept(Sequence& sequence, const SampledToken& sample, con
   AnswerText::Step step = sequence.answer.push(sample.token, sample.logprob);
   if (sample.score >= 0) step.event.score = result.scores[static_cast<std::size_t>(sample.score)];
   step.event.prompt_scores = std::exchange(sequence.prompt_scores, {});
+  if (sequence.grammar) {
+    const Result<bool> whole = sequence.grammar->accept(sample.token);
+    if (!whole.ok()) {
+      fail(sequence, whole.error());
+      return;
+    }
+    if (whole.value() && !step.reason) step.reason = FinishReason::kEndOfSequence;
+  }
   step.event.last = step.reason.has_value();
   sequence.stream->push(std::move(step.event));
   if (!step.reason.has_value()) return;

@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 
+#include "core/thread_pool.h"
 #include "core/wakeup.h"
 #include "engine/engine.h"
 #include "scheduler/adapter_queue.h"
@@ -67,6 +68,7 @@ class Scheduler::Loop {
   void apply(const StepResult& result);
   void take_prompt_scores(const StepResult& result);
   void accept(Sequence& sequence, const SampledToken& sample, const StepResult& result);
+  void find_masks();
   void fail(Sequence& sequence, Error error);
   void for_each_open(const std::function<void(Sequence&)>& visit);
   void collect_ended();
@@ -82,7 +84,9 @@ class Scheduler::Loop {
 
   // The loop's thread alone:
   Batch batch_;
-  Sequences arrivals_;  // taken from inbox_, always empty between steps
+  std::vector<Sequence*> masked_;           // whose next masks are looked for
+  std::optional<ThreadPool> mask_threads_;  // made when several are
+  Sequences arrivals_;                      // taken from inbox_, always empty between steps
   AdapterQueue adapter_queue_;
   Sequences waiting_;     // ready to run, their adapters pinned
   Sequences left_queue_;  // ended before they were ready; always empty between steps

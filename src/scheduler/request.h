@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -17,6 +18,7 @@
 #include "core/wakeup.h"
 #include "sampling/sampling_params.h"
 #include "sampling/token_score.h"
+#include "text/grammar.h"
 
 namespace shoal {
 
@@ -48,6 +50,8 @@ struct Request {
   std::vector<LogitBias> logit_bias = {};  // added to the logits before all else; no id twice
   ScoreOptions scores = {};
   std::string cache_salt = {};  // requests of different salts share no cached prefix
+  // What the answer must look like; null: anything. Shared with other requests and whoever keeps it for the next one.
+  std::shared_ptr<const Grammar> grammar = {};
 };
 
 enum class FinishReason : std::uint8_t { kLength, kEndOfSequence, kStopSequence };

@@ -57,6 +57,8 @@ struct SchedulerStats {
   std::int64_t timed_out_running = 0;  // of those that failed: the answer was not whole
   RejectedCounts rejected;
   PrefixStats prefix;
+  std::int64_t masks = 0;                           // of rows under a grammar, so far
+  double mask_seconds = 0.0;                        // for which steps waited for them
   StepStats prefill;                                // steps of prompts alone
   StepStats decode;                                 // steps with at least one decode row
   Distribution<kBatchSizeBounds.size()> next_size;  // requests that a step started, where it started any

@@ -14,6 +14,7 @@
 #include "cache/block_table.h"
 #include "engine/engine.h"
 #include "scheduler/answer_text.h"
+#include "scheduler/grammar_progress.h"
 #include "scheduler/request.h"
 
 namespace shoal {
@@ -96,7 +97,8 @@ struct Sequence {
   Request request;  // its prompt has moved to `tokens`
   const std::shared_ptr<EventStream> stream;
   AnswerText answer;
-  std::int64_t arrival = 0;  // order of submission
+  std::optional<GrammarProgress> grammar;  // none: the request has no grammar
+  std::int64_t arrival = 0;                // order of submission
   RequestTimings timings;
 
   std::int64_t num_prompt_tokens;

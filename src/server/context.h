@@ -11,6 +11,7 @@
 
 #include "server/caller.h"
 #include "server/errors.h"
+#include "server/grammar_compiler.h"
 #include "server/http_server.h"
 #include "server/json.h"
 #include "server/metrics.h"
@@ -37,12 +38,14 @@ struct ServerContext {
       : options(std::move(server_options)),
         services(std::move(server_services)),
         metrics(options.max_input_length, options.max_total_tokens),
-        adapters(services.list_adapters) {}
+        adapters(services.list_adapters),
+        grammars(services.tokenizer) {}
 
   const ServerOptions options;
   const Services services;
   Metrics metrics;
   AdapterList adapters;
+  GrammarCompiler grammars;
   Turn large_answer_turn;
   std::atomic<bool> ready{true};  // false while draining
 };

@@ -1,6 +1,7 @@
 // The native routes: /generate, /generate_stream, and / with both forms.
 #include <span>
 
+#include "server/answer_grammar.h"
 #include "server/answer_scores.h"
 #include "server/context.h"
 #include "server/generation_group.h"
@@ -191,7 +192,12 @@ std::optional<NativeRequest> parse_or_refuse(ServerContext& context, const JsonC
     refuse(context, call.writer, *error, ApiStyle::kNative);
     return std::nullopt;
   }
-  return std::get<NativeRequest>(std::move(parsed));
+  auto& native = std::get<NativeRequest>(parsed);
+  if (const auto error = read_native_grammar(call.body, call.request.body, native.parameters)) {
+    refuse(context, call.writer, *error, ApiStyle::kNative);
+    return std::nullopt;
+  }
+  return std::move(native);
 }
 
 }  // namespace

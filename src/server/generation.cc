@@ -127,6 +127,7 @@ Parsed<std::vector<PreparedRequest>> prepare_prompts(ServerContext& context, con
     if (auto* error = std::get_if<ApiError>(&prepared)) return *error;
     auto& ready = std::get<PreparedRequest>(prepared);
     ready.request.tenant = ready.request.cache_salt = call.caller.tenant;
+    ready.grammar = parameters.grammar;
     ready.info.received = call.received;
     ready.info.validated = Clock::now();
     context.metrics.observe_lengths(ready.info.prompt_tokens, ready.info.max_new_tokens);
@@ -164,13 +165,46 @@ std::shared_ptr<Drive> submit(ServerContext& context, const ResponseWriter& writ
 
 void start_generation(ServerContext& context, const ResponseWriter& writer, PreparedRequest prepared,
                       GenerationSink sink) {
-  const auto drive = submit(context, writer, std::move(prepared), std::move(sink), Drive::Counts::kRequest);
-  if (drive == nullptr) return;
-  if (writer.closed()) {
-    drive->client_gone();
+  const auto parts = std::make_shared<std::pair<PreparedRequest, GenerationSink>>(std::move(prepared), std::move(sink));
+  with_grammar(
+      context, writer, parts->first, [&context, writer, parts](Parsed<std::shared_ptr<const Grammar>> compiled) {
+        auto& [request, events] = *parts;
+        if (const auto* error = std::get_if<ApiError>(&compiled)) {
+          context.metrics.count_failure(failure_row(error->failure).metric);
+          events.on_error(*error);
+          return;
+        }
+        request.request.grammar = std::get<std::shared_ptr<const Grammar>>(std::move(compiled));
+        const auto drive = submit(context, writer, std::move(request), std::move(events), Drive::Counts::kRequest);
+        if (drive == nullptr) return;
+        if (writer.closed()) {
+          drive->client_gone();
+          return;
+        }
+        writer.on_close([drive] { drive->client_gone(); });
+      });
+}
+
+void with_grammar(ServerContext& context, const ResponseWriter& writer, const PreparedRequest& prepared,
+                  std::function<void(Parsed<std::shared_ptr<const Grammar>>)> go_on) {
+  if (!prepared.grammar) {
+    go_on(std::shared_ptr<const Grammar>());
     return;
   }
-  writer.on_close([drive] { drive->client_gone(); });
+  context.grammars.compile(
+      prepared.grammar->spec, prepared.request.tenant,
+      [writer, go_on = std::move(go_on), field = prepared.grammar->field](const GrammarCompiler::Compiled& compiled) {
+        writer.post([go_on, field, compiled] {
+          if (compiled.ok()) {
+            go_on(compiled.value());
+            return;
+          }
+          ApiError error = to_api_error(compiled.error());
+          error.message = fmt::format("`{}`: {}", field, error.message);
+          error.param = field;
+          go_on(std::move(error));
+        });
+      });
 }
 
 std::function<void()> start_generation_part(ServerContext& context, const ResponseWriter& writer,

@@ -30,12 +30,18 @@ Parsed<std::vector<PreparedRequest>> prepare_prompts(ServerContext& context, con
                                                      const GenerateParameters& parameters,
                                                      const std::vector<Tokenize>& prompts);
 
+// Calls `go_on` on the connection's loop with the grammar that the request asks for: at once, and with null, where it
+// asks for none. Others may take their time: they are compiled elsewhere, and the loop goes on.
+void with_grammar(ServerContext& context, const ResponseWriter& writer, const PreparedRequest& prepared,
+                  std::function<void(Parsed<std::shared_ptr<const Grammar>>)> go_on);
+
 // Submits; a refusal goes to the sink's on_error as well. The client's disconnect cancels the request.
 void start_generation(ServerContext& context, const ResponseWriter& writer, PreparedRequest prepared,
                       GenerationSink sink);
 
-// The same for one of several parts of an answer: neither are metrics of the request counted, nor does a disconnect
-// cancel it. What is returned does, without a call of the sink; null where the scheduler refused it.
+// The same for one of several parts of an answer, whose grammar is compiled: neither are metrics of the request
+// counted, nor does a disconnect cancel it. What is returned does, without a call of the sink; null where the scheduler
+// refused it.
 std::function<void()> start_generation_part(ServerContext& context, const ResponseWriter& writer,
                                             PreparedRequest prepared, GenerationSink sink);
 

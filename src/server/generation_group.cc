@@ -20,6 +20,22 @@ class Group : public std::enable_shared_from_this<Group> {
     finishes_.resize(cancels_.size());
     num_open_ = cancels_.size();
     waits_ = std::vector<bool>(prompts_.size(), false);
+    // One call asks for one grammar.
+    with_grammar(context_, writer_, prompts_.front(),
+                 [self = shared_from_this()](Parsed<std::shared_ptr<const Grammar>> compiled) {
+                   if (const auto* error = std::get_if<ApiError>(&compiled)) {
+                     self->fail(*error);
+                     return;
+                   }
+                   for (PreparedRequest& prompt : self->prompts_) {
+                     prompt.request.grammar = std::get<std::shared_ptr<const Grammar>>(compiled);
+                   }
+                   self->start_parts();
+                 });
+  }
+
+ private:
+  void start_parts() {
     for (std::size_t prompt = 0; prompt < prompts_.size(); ++prompt) {
       const bool saves = context_.services.scheduler.prefix_caching() || prompts_[prompt].request.scores.prompt;
       waits_[prompt] = copies_ > 1 && saves;
@@ -34,7 +50,6 @@ class Group : public std::enable_shared_from_this<Group> {
     }
   }
 
- private:
   void start_part(std::size_t prompt, std::size_t copy) {
     if (ended_) return;
     PreparedRequest part = prompts_[prompt];

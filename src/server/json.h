@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -28,5 +29,11 @@ struct JsonFault {
 inline constexpr int kMaxJsonDepth = 64;
 
 std::variant<InputJson, JsonFault> parse_json(std::string_view text);
+
+// The text of a member of an object, as it was sent: parsed JSON has its keys in another order. `object` has been
+// parsed. Of several members of that name the last, as the parser takes it.
+std::optional<std::string_view> member_text(std::string_view object, std::string_view key);
+// The same of an array: its elements in order.
+std::vector<std::string_view> element_texts(std::string_view array);
 
 }  // namespace shoal

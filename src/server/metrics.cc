@@ -157,6 +157,8 @@ void append_scheduler(std::vector<MetricFamily>& families, const SchedulerStats&
   counter("shoal_generated_tokens", stats.generated_tokens);
   counter("shoal_prompt_tokens", stats.prompt_tokens);
   counter("shoal_preemptions", stats.preemptions);
+  counter("shoal_grammar_masks", stats.masks);
+  families.push_back(family("shoal_grammar_mask_seconds", MetricType::Counter, stats.mask_seconds));
   gauge("shoal_prefix_cached_blocks", stats.prefix.cached_blocks);
   counter("shoal_prefix_lookups", stats.prefix.lookups);
   counter("shoal_prefix_hits", stats.prefix.hits);

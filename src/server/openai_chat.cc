@@ -1,23 +1,45 @@
 // POST /v1/chat/completions.
+#include <fmt/format.h>
+
+#include "server/answer_grammar.h"
 #include "server/openai_answer.h"
+#include "server/tool_call_reader.h"
+#include "server/tools.h"
 
 namespace shoal {
 
 namespace {
 
-// Roles and contents alone: names and past tool calls never reach the template.
-std::string messages_json(const std::vector<ChatMessage>& messages) {
-  OutputJson list = OutputJson::array();
-  for (const ChatMessage& message : messages) {
-    OutputJson json;
-    json["role"] = message.role;
-    json["content"] = message.content;
-    list.push_back(std::move(json));
+// `calls_as_text`: the template knows no calls, so they stand in the message as the model wrote them. Names of authors
+// never reach the template.
+std::string message_json(const ChatMessage& message, bool calls_as_text) {
+  std::string content = message.content;
+  std::string calls;
+  for (const PastCall& call : message.calls) {
+    if (calls_as_text) content += (content.empty() ? "" : "\n") + call_text(call);
+    // The arguments as JSON, not as a text: templates write them with tojson.
+    calls += fmt::format(R"({}{{"id":{},"type":"function","function":{{"name":{},"arguments":{}}}}})",
+                         calls.empty() ? "" : ",", to_text(OutputJson(call.id)), to_text(OutputJson(call.name)),
+                         call.arguments);
   }
-  return to_text(list);
+  std::string json =
+      fmt::format(R"({{"role":{},"content":{})", to_text(OutputJson(message.role)), to_text(OutputJson(content)));
+  if (!calls.empty() && !calls_as_text) json += fmt::format(R"(,"tool_calls":[{}])", calls);
+  if (!message.tool_call_id.empty()) {
+    json += fmt::format(R"(,"tool_call_id":{})", to_text(OutputJson(message.tool_call_id)));
+  }
+  return json + "}";
 }
 
-Parsed<RenderedPrompt> render_chat(const ServerContext& context, const ChatRequest& request) {
+std::string messages_json(const std::vector<ChatMessage>& messages, bool calls_as_text) {
+  std::string json = "[";
+  for (const ChatMessage& message : messages) {
+    json += (json.size() == 1 ? "" : ",") + message_json(message, calls_as_text);
+  }
+  return json + "]";
+}
+
+Parsed<RenderedPrompt> render_chat(const ServerContext& context, const ChatRequest& request, const ToolRequest& tools) {
   if (request.messages.empty()) {
     return ApiError{.failure = Failure::kValidation, .message = "`messages` must not be empty", .param = "messages"};
   }
@@ -26,13 +48,56 @@ Parsed<RenderedPrompt> render_chat(const ServerContext& context, const ChatReque
   }
   const ChatTemplate& chat_template = *context.services.chat_template;
   ChatTemplateOptions options;
+  if (!tools.json.empty()) options.tools_json = tools.json;
   if (request.guideline) options.extra_variables.emplace_back("guideline", to_text(OutputJson(*request.guideline)));
   if (!request.guideline && chat_template.uses("guideline", options)) {
     return ApiError{.failure = Failure::kTemplate, .message = "the template needs `guideline`", .param = "guideline"};
   }
-  auto rendered = chat_template.render_prompt(messages_json(request.messages), options, context.services.tokenizer);
+  const bool knows_tools = chat_template.uses("tools", options);
+  std::vector<ChatMessage> messages = request.messages;
+  messages.back().content += tool_instruction(tools, knows_tools);
+  auto rendered =
+      chat_template.render_prompt(messages_json(messages, !knows_tools), options, context.services.tokenizer);
   if (!rendered.ok()) return to_api_error(rendered.error());
   return std::move(rendered.value());
+}
+
+OutputJson call_json(const ToolCallReader::Piece& piece, const std::string& id) {
+  OutputJson call;
+  if (piece.begins_call) call["id"] = id;
+  if (piece.begins_call) call["type"] = "function";
+  if (piece.begins_call) call["function"]["name"] = piece.name;
+  call["function"]["arguments"] = piece.arguments;
+  return call;
+}
+
+const char* reason_of(const ToolCallReader& reader, const char* reason) {
+  return reader.has_call() && std::string_view(reason) == "stop" ? "tool_calls" : reason;
+}
+
+OutputJson with_call(OutputJson answer, const std::string& text, const std::string& id) {
+  ToolCallReader reader;
+  ToolCallReader::Piece call = reader.push(text);
+  const ToolCallReader::Piece rest = reader.finish();
+  if (!reader.has_call()) return answer;
+  call.arguments += rest.arguments;
+  OutputJson& choice = answer["choices"][0];
+  choice["message"]["content"] = nullptr;
+  choice["message"]["tool_calls"] = OutputJson::array({call_json(call, id)});
+  choice["finish_reason"] = reason_of(reader, choice["finish_reason"].get_ref<const std::string&>().c_str());
+  return answer;
+}
+
+// A piece of the answer, whichever of the two it is.
+OutputJson delta_of(const ToolCallReader::Piece& piece, const std::string& id) {
+  OutputJson delta = OutputJson::object();
+  if (!piece.content.empty()) delta["content"] = piece.content;
+  if (!piece.begins_call && piece.arguments.empty()) return delta;
+  OutputJson call;
+  call["index"] = 0;
+  call.update(call_json(piece, id));
+  delta["tool_calls"] = OutputJson::array({std::move(call)});
+  return delta;
 }
 
 OpenAiForm chat_form(std::string fingerprint) {
@@ -59,46 +124,87 @@ OpenAiForm chat_form(std::string fingerprint) {
   return form;
 }
 
+// An answer that may be a call.
+OpenAiForm tool_form(OpenAiForm form) {
+  const std::string id = fmt::format("call_{:016x}", random_u64());
+  form.whole = [whole = form.whole, id](const OpenAiHead& head, const FinishEvent& finish) {
+    return with_call(whole(head, finish), finish.generated_text, id);
+  };
+  const auto reader = std::make_shared<ToolCallReader>();  // shared by the two functions of one stream
+  form.text_chunk = [reader, id](const OpenAiHead& head, const std::string& text) {
+    return chat_chunk(head, delta_of(reader->push(text), id), nullptr);
+  };
+  form.last_chunk = [reader, id](const OpenAiHead& head, const char* reason) {
+    OutputJson delta = delta_of(reader->finish(), id);
+    return chat_chunk(head, std::move(delta), reason_of(*reader, reason));
+  };
+  return form;
+}
+
+std::optional<ApiError> add_tools(ChatRequest& request, const ToolRequest& tools) {
+  if (tools.use == ToolUse::kNone) return std::nullopt;
+  if (request.parameters.grammar) {
+    const std::string& field = request.parameters.grammar->field;
+    return ApiError{.failure = Failure::kValidation,
+                    .message = fmt::format("`{}` cannot stand beside `tools`", field),
+                    .param = field};
+  }
+  request.parameters.grammar =
+      AnswerGrammar{.spec = {.kind = GrammarKind::kLark, .text = tool_grammar(tools)}, .field = "tools"};
+  return std::nullopt;
+}
+
 }  // namespace
 
 void handle_chat(ServerContext& context, const JsonCall& call) {
   auto parsed = parse_chat(call.body);
-  if (const auto* error = std::get_if<ApiError>(&parsed)) {
-    refuse(context, call.writer, *error, ApiStyle::kOpenAi);
+  if (const auto* fault = std::get_if<ApiError>(&parsed)) {
+    refuse(context, call.writer, *fault, ApiStyle::kOpenAi);
     return;
   }
   auto& request = std::get<ChatRequest>(parsed);
+  auto error = read_openai_grammar(call.body, call.request.body, request.parameters);
+  auto read = read_tools(call.body, call.request.body);
+  if (!error && std::holds_alternative<ApiError>(read)) error = std::get<ApiError>(read);
+  if (!error) error = add_tools(request, std::get<ToolRequest>(read));
+  if (error) {
+    refuse(context, call.writer, *error, ApiStyle::kOpenAi);
+    return;
+  }
+  const auto& tools = std::get<ToolRequest>(read);
   select_model(context, request.model, request.parameters);
   std::int64_t prompt_characters = 0;
   // The template states its own special tokens: the tokenizer adds none, and those that a message spells stay text.
   auto prepared = prepare_generation(context, call, request.parameters, [&]() -> Parsed<std::vector<std::int64_t>> {
-    auto rendered = render_chat(context, request);
-    if (auto* error = std::get_if<ApiError>(&rendered)) return *error;
+    auto rendered = render_chat(context, request, tools);
+    if (auto* fault = std::get_if<ApiError>(&rendered)) return *fault;
     const auto& prompt = std::get<RenderedPrompt>(rendered);
     prompt_characters = count_characters(prompt.text);
     auto ids = context.services.tokenizer.encode(prompt.text, SpecialTokens::kNone, prompt.plain_ranges);
     if (!ids.ok()) return to_api_error(ids.error());
     return std::move(ids.value());
   });
-  if (const auto* error = std::get_if<ApiError>(&prepared)) {
-    refuse(context, call.writer, *error, ApiStyle::kOpenAi);
+  if (const auto* refusal = std::get_if<ApiError>(&prepared)) {
+    refuse(context, call.writer, *refusal, ApiStyle::kOpenAi);
     return;
   }
   auto& ready = std::get<PreparedRequest>(prepared);
   ready.info.prompt_characters = prompt_characters;
+  OpenAiForm form = chat_form(context.options.version + "-native");
+  if (tools.use != ToolUse::kNone) form = tool_form(std::move(form));
   OpenAiDelivery delivery{.stream = request.stream,
                           .include_usage = request.include_usage,
                           .logprobs_form = LogprobsForm::kChat,
                           .logprobs = request.parameters.logprobs,
                           .prompt_logprobs = request.parameters.prompt_logprobs};
-  if (const auto error = choose_counts(request.parameters, delivery)) {
-    refuse(context, call.writer, *error, ApiStyle::kOpenAi);
+  if (const auto refusal = choose_counts(request.parameters, delivery)) {
+    refuse(context, call.writer, *refusal, ApiStyle::kOpenAi);
     return;
   }
   std::vector<OpenAiPrompt> prompts;
   prompts.push_back({.prepared = std::move(ready)});
   answer_openai(context, call.writer, std::move(prompts), make_head(context, "chatcmpl-", request.model),
-                chat_form(context.options.version + "-native"), delivery);
+                std::move(form), delivery);
 }
 
 }  // namespace shoal

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "server/answer_grammar.h"
 #include "server/openai_answer.h"
 
 namespace shoal {
@@ -83,7 +84,9 @@ void handle_completions(ServerContext& context, const JsonCall& call) {
     return;
   }
   auto& request = std::get<CompletionRequest>(parsed);
-  if (const auto error = check_num_answers(request)) {
+  auto error = check_num_answers(request);
+  if (!error) error = read_openai_grammar(call.body, call.request.body, request.parameters);
+  if (error) {
     refuse(context, call.writer, *error, ApiStyle::kOpenAi);
     return;
   }

@@ -16,10 +16,6 @@ void note_unserved(GenerateParameters& parameters, bool asked, std::string_view 
   if (asked && parameters.unserved.empty()) parameters.unserved = field;
 }
 
-bool is_text_format(const InputJson& format) {
-  return format.is_object() && format.contains("type") && format["type"] == "text";
-}
-
 bool empty_or_zero(const InputJson& value) {
   if (value.is_number()) return value == 0;
   if (value.is_boolean()) return !value.get<bool>();
@@ -45,9 +41,6 @@ constexpr UnservedField kUnservedCompletion[] = {{"top_logprobs"}};
 
 constexpr UnservedField kUnservedOpenAi[] = {
     {"suffix"},
-    {"tools"},
-    {"tool_choice", R"(["auto","none"])"},
-    {"tool_prompt"},
     {"functions"},
     {"function_call", R"(["auto","none"])"},
     {"modalities", R"([["text"]])"},
@@ -64,11 +57,7 @@ constexpr UnservedField kUnservedOpenAi[] = {
     // of other servers
     {"schema"},
     {"grammar"},
-    {"guided_json"},
-    {"guided_regex"},
-    {"guided_choice"},
-    {"guided_grammar"},
-    {"structured_outputs"},
+    {"guided_whitespace_pattern"},
     {"bad_words"},
     {"allowed_token_ids"},
     {"use_beam_search"},
@@ -76,6 +65,13 @@ constexpr UnservedField kUnservedOpenAi[] = {
     {"truncate_prompt_tokens"},
     {"chat_template"},
     {"documents"},
+};
+
+// Of chats alone.
+constexpr UnservedField kUnservedCompletion[] = {
+    {"tools"},
+    {"tool_choice", R"(["auto","none"])"},
+    {"tool_prompt"},
 };
 
 void note_unserved_fields(const FieldReader& reader, GenerateParameters& parameters,
@@ -125,8 +121,6 @@ void read_native_parameters(FieldReader& reader, GenerateParameters& parameters)
   reader.read("apply_chat_template", apply_chat_template);
   note_unserved_fields(reader, parameters, kUnservedNative);
   note_unserved(parameters, watermark, "watermark");
-  const InputJson* format = reader.find("response_format");
-  note_unserved(parameters, format != nullptr && !is_text_format(*format), "response_format");
 }
 
 void read_stop(FieldReader& reader, GenerateParameters& parameters) {
@@ -190,8 +184,6 @@ void read_openai(FieldReader& reader, GenerateParameters& parameters, bool& stre
   reader.read("n", parameters.num_choices);
   reader.read("best_of", parameters.num_candidates);
   note_unserved_fields(reader, parameters, kUnservedOpenAi);
-  const InputJson* format = reader.find("response_format");
-  note_unserved(parameters, format != nullptr && !is_text_format(*format), "response_format");
 }
 
 void refuse_streamed_prompt_logprobs(FieldReader& reader, bool stream, const GenerateParameters& parameters) {
@@ -245,7 +237,26 @@ std::string join_parts(FieldReader& reader, const InputJson& parts) {
   return content;
 }
 
-// Text or parts. A past call of tools stands in place of content, and is dropped as LoRAX drops it.
+// Those of a message that are whole: a name, and arguments that are JSON.
+std::vector<PastCall> read_calls(const FieldReader& reader) {
+  std::vector<PastCall> calls;
+  const InputJson* list = reader.find("tool_calls");
+  if (list == nullptr || !list->is_array()) return calls;
+  const auto text_of = [](const InputJson& object, const char* name) {
+    const auto found = object.is_object() ? object.find(name) : object.end();
+    return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
+  };
+  for (const InputJson& call : *list) {
+    const auto function = call.is_object() ? call.find("function") : call.end();
+    if (function == call.end()) continue;
+    PastCall past{
+        .id = text_of(call, "id"), .name = text_of(*function, "name"), .arguments = text_of(*function, "arguments")};
+    if (!past.name.empty() && InputJson::accept(past.arguments)) calls.push_back(std::move(past));
+  }
+  return calls;
+}
+
+// Text or parts. A past call of tools may stand in place of content.
 std::string read_content(FieldReader& reader) {
   const InputJson* content = reader.find("content");
   if (content == nullptr) {
@@ -275,6 +286,10 @@ void read_messages(FieldReader& reader, std::optional<ApiError>& error, std::vec
     ChatMessage message;
     message_reader.read("role", message.role, Presence::kRequired);
     message.content = read_content(message_reader);
+    message.calls = read_calls(message_reader);
+    std::optional<std::string> tool_call_id;
+    message_reader.read("tool_call_id", tool_call_id);
+    message.tool_call_id = tool_call_id.value_or("");
     messages.push_back(std::move(message));
   }
 }

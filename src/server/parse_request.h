@@ -14,6 +14,12 @@
 
 namespace shoal {
 
+// What the answer must look like, and which field says so.
+struct AnswerGrammar {
+  GrammarSpec spec;
+  std::string field;
+};
+
 // What a client may ask of one generation; absent means the default.
 struct GenerateParameters {
   std::optional<std::string> adapter_id;  // "" = the base model
@@ -50,6 +56,7 @@ struct GenerateParameters {
   bool decoder_input_details = false;
   std::string max_new_tokens_name = "max_new_tokens";  // as the client spelled it, for messages
   std::string logprobs_name = "logprobs";
+  std::optional<AnswerGrammar> grammar;
   // The first field asked for that this server knows but does not serve; refused when values are checked.
   std::string unserved;
 };
@@ -71,9 +78,18 @@ struct CompletionRequest {
   bool prompt_only = false;  // max_tokens 0 with echo: one token is generated, and not shown
 };
 
+// A call that the model made before.
+struct PastCall {
+  std::string id;
+  std::string name;
+  std::string arguments;  // JSON text
+};
+
 struct ChatMessage {
   std::string role;
   std::string content;
+  std::vector<PastCall> calls = {};
+  std::string tool_call_id = {};  // of a call's result; "" for none
 };
 
 struct ChatRequest {

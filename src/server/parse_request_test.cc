@@ -138,7 +138,6 @@ TEST(CheckValues, RefusesEachBadValueByName) {
       {"merged_adapters", R"({"merged_adapters":{"ids":["a"]}})"},
       {"watermark", R"({"watermark":true})"},
       {"apply_chat_template", R"({"apply_chat_template":true})"},
-      {"response_format", R"({"response_format":{"type":"json_object","schema":null}})"},
       {"temperature", R"({"temperature":-0.1})"},
       {"temperature", R"({"temperature":1e39})"},
       {"repetition_penalty", R"({"repetition_penalty":0})"},
@@ -320,15 +319,16 @@ TEST(ParseCompletion, ReadsOpenAiFields) {
 }
 
 TEST(ParseCompletion, NotesWhatIsNotServed) {
-  for (const auto& [field, json] : std::vector<std::pair<std::string, std::string>>{{"top_logprobs", "5"},
-
-                                                                                    {"schema", "{\"type\":\"object\"}"},
-                                                                                    {"guided_json", "{\"a\":1}"},
-                                                                                    {"tool_choice", "\"required\""},
-                                                                                    {"typical_p", "0.5"},
-                                                                                    {"truncate", "5"},
-                                                                                    {"merged_adapters", "{\"ids\":[]}"},
-                                                                                    {"modalities", "[\"audio\"]"}}) {
+  for (const auto& [field, json] :
+       std::vector<std::pair<std::string, std::string>>{{"top_logprobs", "5"},
+                                                        {"suffix", "\"x\""},
+                                                        {"schema", "{\"type\":\"object\"}"},
+                                                        {"guided_whitespace_pattern", "\" \""},
+                                                        {"tool_choice", "\"required\""},
+                                                        {"typical_p", "0.5"},
+                                                        {"truncate", "5"},
+                                                        {"merged_adapters", "{\"ids\":[]}"},
+                                                        {"modalities", "[\"audio\"]"}}) {
     const auto parsed = parse_completion(json_of(R"({"model":"m","prompt":"a",")" + field + "\":" + json + "}"));
     EXPECT_EQ(std::get<CompletionRequest>(parsed).parameters.unserved, field);
   }

@@ -29,6 +29,7 @@ struct GenerationInfo {
 
 struct PreparedRequest {
   Request request;
+  std::optional<AnswerGrammar> grammar;  // not compiled yet
   GenerationInfo info;
 };
 

@@ -77,6 +77,7 @@ class Tokenizer final {
   std::int64_t strip_count() const { return strip_count_; }
 
  private:
+  friend class GrammarFactory;  // reads the vocabulary
   Tokenizer() = default;
 
   ShoalTokenizer* handle_ = nullptr;

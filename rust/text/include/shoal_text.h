@@ -1,4 +1,4 @@
-/* Tokenizers and chat templates of the Rust crate `shoal_text`, as C. Used by src/text alone.
+/* Tokenizers, chat templates and grammars of the Rust crate `shoal_text`, as C. Used by src/text alone.
  * Every function returns a code; on failure `error` holds its text. No panic crosses this boundary. */
 #ifndef SHOAL_TEXT_H
 #define SHOAL_TEXT_H
@@ -21,6 +21,9 @@ enum {
 
 typedef struct ShoalTokenizer ShoalTokenizer;
 typedef struct ShoalTemplate ShoalTemplate;
+typedef struct ShoalGrammarFactory ShoalGrammarFactory; /* a tokenizer's vocabulary, as grammars need it */
+typedef struct ShoalGrammar ShoalGrammar;               /* compiled */
+typedef struct ShoalMatcher ShoalMatcher;               /* one text under a grammar */
 
 /* Bytes borrowed from the caller for one call. */
 typedef struct {
@@ -103,6 +106,29 @@ int32_t shoal_template_render(const ShoalTemplate* compiled, const ShoalTextVari
                               ShoalTextBuffer* out, ShoalTextBuffer* error);
 /* `*uses` = 1 if the template reads a variable of this name that it does not set itself. */
 int32_t shoal_template_uses(const ShoalTemplate* compiled, ShoalTextView name, int32_t* uses, ShoalTextBuffer* error);
+
+enum {
+  SHOAL_GRAMMAR_JSON_SCHEMA = 0,
+  SHOAL_GRAMMAR_REGEX = 1,
+  SHOAL_GRAMMAR_LARK = 2,
+  SHOAL_GRAMMAR_CHOICE = 3 /* a JSON array of strings */
+};
+
+/* `eos_ids` end a text; special tokens and these are no part of any text. The tokenizer may go before the factory. */
+int32_t shoal_grammar_factory_new(const ShoalTokenizer* tokenizer, const int64_t* eos_ids, size_t eos_count,
+                                  ShoalGrammarFactory** out, ShoalTextBuffer* error);
+void shoal_grammar_factory_free(ShoalGrammarFactory* factory);
+/* Any number of threads at once. SHOAL_TEXT_LIMIT after `limit_ms`. */
+int32_t shoal_grammar_compile(const ShoalGrammarFactory* factory, int32_t kind, ShoalTextView text, uint32_t limit_ms,
+                              ShoalGrammar** out, ShoalTextBuffer* error);
+void shoal_grammar_free(ShoalGrammar* grammar);
+/* Any number of threads at once; the grammar may go before its matchers. A matcher is used by one thread at a time. */
+int32_t shoal_matcher_new(const ShoalGrammar* grammar, ShoalMatcher** out, ShoalTextBuffer* error);
+void shoal_matcher_free(ShoalMatcher* matcher);
+/* Bit id % 32 of word id / 32 is set where that token may come next; all other bits of the words are clear. */
+int32_t shoal_matcher_mask(ShoalMatcher* matcher, uint32_t* words, size_t count, ShoalTextBuffer* error);
+/* The token that came next. `*ended` = 1 where the text is whole by it. */
+int32_t shoal_matcher_accept(ShoalMatcher* matcher, int64_t token, int32_t* ended, ShoalTextBuffer* error);
 
 #ifdef __cplusplus
 }

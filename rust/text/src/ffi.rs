@@ -1,4 +1,4 @@
-//! The exported C functions, and how failures and memory cross the boundary. Mirrors `include/shoal_text.h`.
+//! The exported C functions of tokenizers and templates, and how failures and memory cross the boundary. Mirrors `include/shoal_text.h`.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -99,6 +99,12 @@ pub struct ShoalTextAddedToken {
 pub struct ShoalTokenizer(LoadedTokenizer);
 pub struct ShoalTemplate(CompiledTemplate);
 
+impl ShoalTokenizer {
+    pub(crate) fn inner(&self) -> &LoadedTokenizer {
+        &self.0
+    }
+}
+
 impl ShoalTextView {
     /// SAFETY: `data` is null or points to `length` bytes that live through the call.
     unsafe fn bytes<'a>(self) -> &'a [u8] {
@@ -107,7 +113,7 @@ impl ShoalTextView {
     }
 
     /// SAFETY: as `bytes`.
-    unsafe fn text<'a>(self) -> Result<&'a str, Failure> {
+    pub(crate) unsafe fn text<'a>(self) -> Result<&'a str, Failure> {
         // SAFETY: as above.
         std::str::from_utf8(unsafe { self.bytes() })
             .map_err(|error| Failure::invalid(format!("not valid UTF-8 at byte {}", error.valid_up_to())))
@@ -115,7 +121,7 @@ impl ShoalTextView {
 }
 
 /// SAFETY: `data` is null or points to `count` values that live through the call.
-unsafe fn slice<'a, T>(data: *const T, count: usize) -> &'a [T] {
+pub(crate) unsafe fn slice<'a, T>(data: *const T, count: usize) -> &'a [T] {
     if data.is_null() || count == 0 {
         return &[];
     }
@@ -160,7 +166,7 @@ fn panic_text(payload: &(dyn Any + Send)) -> String {
 
 /// Runs `body`; a failure or panic becomes a code and a text.
 /// SAFETY: `error` is null or points to a buffer that may be overwritten.
-unsafe fn guard(error: *mut ShoalTextBuffer, body: impl FnOnce() -> Result<(), Failure>) -> i32 {
+pub(crate) unsafe fn guard(error: *mut ShoalTextBuffer, body: impl FnOnce() -> Result<(), Failure>) -> i32 {
     // A caught panic is reported by its text; the default hook would print each one to stderr as well.
     static QUIET: Once = Once::new();
     QUIET.call_once(|| std::panic::set_hook(Box::new(|_| {})));
@@ -177,12 +183,12 @@ unsafe fn guard(error: *mut ShoalTextBuffer, body: impl FnOnce() -> Result<(), F
 }
 
 /// SAFETY: `handle` is null or came out of a load or compile and is not yet freed.
-unsafe fn borrow<'a, T>(handle: *const T) -> Result<&'a T, Failure> {
+pub(crate) unsafe fn borrow<'a, T>(handle: *const T) -> Result<&'a T, Failure> {
     // SAFETY: as above.
     unsafe { handle.as_ref() }.ok_or_else(|| Failure::invalid("null handle"))
 }
 
-fn token_of(id: i64) -> Option<u32> {
+pub(crate) fn token_of(id: i64) -> Option<u32> {
     u32::try_from(id).ok()
 }
 

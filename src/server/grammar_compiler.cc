@@ -1,0 +1,77 @@
+#include "server/grammar_compiler.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace shoal {
+
+namespace {
+
+constexpr int kNumThreads = 2;
+
+}  // namespace
+
+GrammarCompiler::~GrammarCompiler() {
+  for (std::jthread& thread : threads_) thread.request_stop();
+  for (std::jthread& thread : threads_) thread.join();
+}
+
+void GrammarCompiler::compile(GrammarSpec spec, const std::string& tenant, Done done) {
+  std::shared_ptr<const Grammar> kept;
+  bool is_full = false;
+  {
+    const std::lock_guard lock(mutex_);
+    kept = find_kept(spec, tenant);
+    is_full = jobs_.size() >= kMaxQueued;
+    if (kept == nullptr && !is_full) {
+      jobs_.push_back({.spec = std::move(spec), .tenant = tenant, .done = std::move(done)});
+      if (threads_.empty()) {
+        for (int i = 0; i < kNumThreads; ++i)
+          threads_.emplace_back([this](const std::stop_token& stop) { work(stop); });
+      }
+    }
+  }
+  if (kept != nullptr) {
+    done(Compiled(std::move(kept)));
+  } else if (is_full) {
+    done(Compiled(Error{ErrorCode::kOverloaded, "too many grammars wait to be compiled"}));
+  } else {
+    queued_.notify_one();
+  }
+}
+
+std::shared_ptr<const Grammar> GrammarCompiler::find_kept(const GrammarSpec& spec, const std::string& tenant) {
+  const auto found = std::find_if(kept_.begin(), kept_.end(),
+                                  [&](const Kept& kept) { return kept.tenant == tenant && kept.spec == spec; });
+  if (found == kept_.end()) return nullptr;
+  kept_.splice(kept_.begin(), kept_, found);
+  return found->grammar;
+}
+
+std::optional<GrammarCompiler::Job> GrammarCompiler::next_job(const std::stop_token& stop) {
+  std::unique_lock lock(mutex_);
+  const bool has_job = queued_.wait(lock, stop, [this] { return !jobs_.empty(); });
+  if (!has_job || stop.stop_requested()) return std::nullopt;
+  Job job = std::move(jobs_.front());
+  jobs_.pop_front();
+  return job;
+}
+
+const GrammarFactory& GrammarCompiler::factory() {
+  std::call_once(factory_made_, [this] { factory_.emplace(tokenizer_); });
+  return *factory_;
+}
+
+void GrammarCompiler::work(const std::stop_token& stop) {
+  while (std::optional<Job> job = next_job(stop)) {
+    const Compiled compiled = factory().compile(job->spec, kLimit);
+    if (compiled.ok()) {
+      const std::lock_guard lock(mutex_);
+      kept_.push_front({.spec = std::move(job->spec), .tenant = std::move(job->tenant), .grammar = compiled.value()});
+      if (kept_.size() > kMaxKept) kept_.pop_back();
+    }
+    job->done(compiled);
+  }
+}
+
+}  // namespace shoal
