@@ -99,6 +99,7 @@ TEST_F(GrammarRows, GoOnExactlyAfterAPreemptionAndLeaveOthersAsTheyWere) {
   }
   start(20);  // of 16 tokens: three whole answers
   std::vector<TestClient> clients;
+  clients.reserve(requests.size());
   for (const Request& each : requests) clients.emplace_back(*scheduler_, each);
   for (TestClient& client : clients) client.wait_for_end();
   EXPECT_GT(scheduler_->stats().preemptions, 0);

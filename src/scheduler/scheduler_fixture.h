@@ -42,7 +42,7 @@ inline Request with_adapter(Request request, const std::string& id) {
 
 struct SchedulerFixture {
   explicit SchedulerFixture(EngineInfo info = small_engine(), SchedulerOptions options = {})
-      : engine(std::move(info), wakeup), scheduler(engine, wakeup, nullptr, options) {}
+      : engine(std::move(info), wakeup), scheduler(engine, wakeup, nullptr, std::move(options)) {}
 
   TestClient submit(const Request& request) { return TestClient(scheduler, request); }
 

@@ -92,7 +92,7 @@ void add_schema_of(GrammarReader& reader, const InputJson& holder, std::string_v
 // Its type, with LoRAX's other spelling of it; "" after a fault.
 std::string format_type(GrammarReader& reader, const InputJson& format) {
   const InputJson* type = format.is_object() ? find_set(format, "type") : nullptr;
-  const std::string name = type != nullptr && type->is_string() ? snake_form(type->get<std::string>()) : "";
+  std::string name = type != nullptr && type->is_string() ? snake_form(type->get<std::string>()) : "";
   if (name == "text" || name == "json_object" || name == "json_schema") return name;
   reader.fail("response_format", "expected an object whose `type` is text, json_object or json_schema");
   return "";

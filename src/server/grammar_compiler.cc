@@ -7,7 +7,7 @@ namespace shoal {
 
 namespace {
 
-constexpr int kNumThreads = 2;
+constexpr std::size_t kNumThreads = 2;
 
 }  // namespace
 
@@ -18,25 +18,22 @@ GrammarCompiler::~GrammarCompiler() {
 
 void GrammarCompiler::compile(GrammarSpec spec, const std::string& tenant, Done done) {
   std::shared_ptr<const Grammar> kept;
-  bool is_full = false;
   {
     const std::lock_guard lock(mutex_);
     kept = find_kept(spec, tenant);
-    is_full = jobs_.size() >= kMaxQueued;
-    if (kept == nullptr && !is_full) {
+    if (kept == nullptr && jobs_.size() < kMaxQueued) {
       jobs_.push_back({.spec = std::move(spec), .tenant = tenant, .done = std::move(done)});
-      if (threads_.empty()) {
-        for (int i = 0; i < kNumThreads; ++i)
-          threads_.emplace_back([this](const std::stop_token& stop) { work(stop); });
+      while (threads_.size() < kNumThreads) {
+        threads_.emplace_back([this](const std::stop_token& stop) { work(stop); });
       }
+      queued_.notify_one();
+      return;
     }
   }
   if (kept != nullptr) {
     done(Compiled(std::move(kept)));
-  } else if (is_full) {
-    done(Compiled(Error{ErrorCode::kOverloaded, "too many grammars wait to be compiled"}));
   } else {
-    queued_.notify_one();
+    done(Compiled(Error{ErrorCode::kOverloaded, "too many grammars wait to be compiled"}));
   }
 }
 

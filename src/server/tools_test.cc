@@ -173,7 +173,7 @@ TEST(ToolAnswers, CallWhatTheyMust) {
     streamed += part["function"]["arguments"].get<std::string>();
   }
   EXPECT_EQ(name, "get_weather");
-  EXPECT_EQ(streamed, call["function"]["arguments"]);
+  EXPECT_EQ(streamed, call["function"]["arguments"].get<std::string>());
   EXPECT_EQ(reason, "tool_calls");
 }
 

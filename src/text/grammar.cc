@@ -41,8 +41,9 @@ const char* name_of(GrammarKind kind) {
   return "grammar";
 }
 
+// Whoever asked for the grammar can do something about it.
 Error matcher_error(const Buffer& error) {
-  return {ErrorCode::kGeneration, fmt::format("the answer cannot go on under its grammar: {}", error.view())};
+  return {ErrorCode::kValidation, fmt::format("the answer cannot go on under its grammar: {}", error.view())};
 }
 
 }  // namespace

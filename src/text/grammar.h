@@ -39,7 +39,7 @@ class GrammarMatcher final {
   ~GrammarMatcher();
 
   // Bit id % 32 of word id / 32 is set where that token may come next, an end token only where the answer may end.
-  // All other bits are clear, those past the vocabulary too. kGeneration where the grammar allows no token, or
+  // All other bits are clear, those past the vocabulary too. kValidation where the grammar allows no token, or
   // following it takes more work than the library's limits.
   Status fill_mask(std::span<std::int32_t> words);
   // The token that came, one that the mask allowed; true where the answer is whole by it.

@@ -187,6 +187,17 @@ def test_hostile_grammars_are_refused_fast_and_the_server_goes_on(server, name):
     assert len(server.token_ids(PROMPT, max_new_tokens=4)) == 4
 
 
+def test_a_grammar_too_complex_to_follow_fails_alone(server):
+    alone = server.token_ids(PROMPT, max_new_tokens=40)
+    wide = {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(2000)}}
+    with ThreadPoolExecutor(2) as pool:
+        beside = pool.submit(server.token_ids, PROMPT, max_new_tokens=40)
+        response = requests.post(server.url + "/v1/completions", timeout=60, json={
+            "model": "", "prompt": PROMPT, "max_tokens": 50, "guided_json": wide})
+        assert response.status_code == 400 and "cannot go on" in response.json()["error"]["message"], response.text
+        assert beside.result() == alone
+
+
 def test_a_native_stream_tells_of_a_bad_schema_in_an_event(server):
     body = {"inputs": PROMPT, "parameters": {"response_format": {"type": "json_object", "schema": {"type": "strange"}}}}
     whole = requests.post(server.url + "/generate", json=body, timeout=60)
