@@ -3,22 +3,35 @@
 
 #include <algorithm>
 
+#include "server/fill_in_middle.h"
 #include "server/openai_answer.h"
 
 namespace shoal {
 
 namespace {
 
-// Token ids of a prompt.
-Parsed<std::vector<std::int64_t>> completion_ids(const ServerContext& context, const CompletionPrompt& prompt) {
+Parsed<std::vector<std::int64_t>> prompt_ids(const ServerContext& context, const CompletionPrompt& prompt,
+                                             SpecialTokens special) {
   if (const auto* ids = std::get_if<std::vector<std::int64_t>>(&prompt)) return *ids;
   const auto& text = std::get<std::string>(prompt);
-  if (text.empty()) {
-    return ApiError{.failure = Failure::kValidation, .message = "`prompt` must not be empty", .param = "prompt"};
-  }
-  auto ids = context.services.tokenizer.encode(text, SpecialTokens::kAdd);
+  auto ids = context.services.tokenizer.encode(text, special);
   if (!ids.ok()) return to_api_error(ids.error());
   return std::move(ids.value());
+}
+
+// Token ids of a prompt, with the suffix where there is one: its markers stand in place of special tokens.
+Parsed<std::vector<std::int64_t>> completion_ids(const ServerContext& context, const CompletionPrompt& prompt,
+                                                 const std::string& suffix) {
+  if (!suffix.empty()) {
+    auto prefix = prompt_ids(context, prompt, SpecialTokens::kNone);
+    if (std::holds_alternative<ApiError>(prefix)) return prefix;
+    return middle_prompt(context.services.tokenizer, std::get<std::vector<std::int64_t>>(prefix), suffix);
+  }
+  const auto* text = std::get_if<std::string>(&prompt);
+  if (text != nullptr && text->empty()) {
+    return ApiError{.failure = Failure::kValidation, .message = "`prompt` must not be empty", .param = "prompt"};
+  }
+  return prompt_ids(context, prompt, SpecialTokens::kAdd);
 }
 
 OpenAiForm completion_form() {
@@ -55,7 +68,7 @@ Parsed<std::vector<OpenAiPrompt>> prepare_completion(ServerContext& context, con
                                                      const CompletionRequest& request) {
   std::vector<Tokenize> tokenize;
   for (const CompletionPrompt& prompt : request.prompts) {
-    tokenize.emplace_back([&context, &prompt] { return completion_ids(context, prompt); });
+    tokenize.emplace_back([&context, &prompt, &request] { return completion_ids(context, prompt, request.suffix); });
   }
   auto prepared = prepare_prompts(context, call, request.parameters, tokenize);
   if (auto* error = std::get_if<ApiError>(&prepared)) return std::move(*error);
@@ -65,9 +78,10 @@ Parsed<std::vector<OpenAiPrompt>> prepare_completion(ServerContext& context, con
     const auto* text = std::get_if<std::string>(&request.prompts[i]);
     if (text != nullptr) prompt.prepared.info.prompt_characters = count_characters(*text);
     if (request.parameters.return_full_text.value_or(false)) {
-      prompt.echoed = text != nullptr
-                          ? *text
-                          : context.services.tokenizer.decode(prompt.prepared.request.prompt_ids, SkipSpecial::kNo);
+      // With a suffix too: the prompt alone, as it was sent.
+      prompt.echoed = text != nullptr ? *text
+                                      : context.services.tokenizer.decode(
+                                            std::get<std::vector<std::int64_t>>(request.prompts[i]), SkipSpecial::kNo);
     }
     prompts.push_back(std::move(prompt));
   }
