@@ -1,5 +1,6 @@
 #include "server/fill_in_middle.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -40,7 +41,7 @@ TEST(FillInMiddle, IsThePromptThatTheMarkersSpell) {
            {"def f(", "):\n  return x"}, {"", "he"}, {"he", " w"}, {"\u00e4", "\u20ac"}}) {
     const auto prefix_ids = tokenizer->encode(prefix, SpecialTokens::kNone).value();
     const auto ids = middle_prompt(*tokenizer, prefix_ids, suffix);
-    const std::string spelled = "<fim-prefix>" + prefix + "<fim-suffix>" + suffix + "<fim-middle>";
+    const std::string spelled = fmt::format("<fim-prefix>{}<fim-suffix>{}<fim-middle>", prefix, suffix);
     EXPECT_EQ(std::get<std::vector<std::int64_t>>(ids), tokenizer->encode(spelled, SpecialTokens::kNone).value());
   }
 }

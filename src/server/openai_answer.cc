@@ -66,6 +66,7 @@ FinishEvent without_answer(FinishEvent finish) {
 
 FinishEvent sum_of(const AnswerState& state) {
   std::vector<FinishEvent> finishes;
+  finishes.reserve(state.parts.size());
   for (const PartState& part : state.parts) finishes.push_back(*part.finish);
   return sum_of_parts(finishes, state.delivery.num_candidates);
 }
@@ -74,6 +75,7 @@ FinishEvent sum_of(const AnswerState& state) {
 std::vector<std::size_t> chosen_parts(const AnswerState& state) {
   const std::size_t candidates = state.delivery.num_candidates;
   std::vector<MeanLogprob> means;
+  means.reserve(state.parts.size());
   for (const PartState& part : state.parts) means.push_back(part.mean);
   std::vector<std::size_t> chosen;
   for (std::size_t begin = 0; begin < state.parts.size(); begin += candidates) {
