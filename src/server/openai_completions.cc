@@ -67,6 +67,7 @@ std::optional<ApiError> check_num_answers(const CompletionRequest& request) {
 Parsed<std::vector<OpenAiPrompt>> prepare_completion(ServerContext& context, const JsonCall& call,
                                                      const CompletionRequest& request) {
   std::vector<Tokenize> tokenize;
+  tokenize.reserve(request.prompts.size());
   for (const CompletionPrompt& prompt : request.prompts) {
     tokenize.emplace_back([&context, &prompt, &request] { return completion_ids(context, prompt, request.suffix); });
   }
