@@ -78,7 +78,7 @@ class TokenScores : public ::testing::Test {
                      .num_top = 2};
     plan.input_ids.insert(plan.input_ids.end(), ids_.begin() + cached, ids_.begin() + cached + query);
     for (std::int32_t i = 0; i < row.scored_rows; ++i) {
-      plan.target_ids.push_back(ids_[static_cast<std::size_t>(cached + i + 1)]);
+      plan.target_ids.push_back(ids_[static_cast<std::size_t>(cached) + static_cast<std::size_t>(i) + 1]);
     }
     for (std::int32_t block = 0; block < row.num_blocks; ++block) plan.block_ids.push_back(first_block + block);
     return row;

@@ -28,6 +28,7 @@ std::vector<float> logits_of(std::initializer_list<double> probabilities) {
 
 std::vector<float> random_logits(RandomFill& random, std::int64_t vocab, float spread) {
   std::vector<float> logits;
+  logits.reserve(static_cast<std::size_t>(vocab));
   for (std::int64_t i = 0; i < vocab; ++i) logits.push_back(random.uniform(-spread, spread));
   return logits;
 }

@@ -212,6 +212,7 @@ TEST(Batch, EndTokensAreBannedUntilTheAnswerIsLongEnough) {
   const auto next_biases = [&fixture] {
     const StepPlan& plan = fixture.batch.plan_step(fixture.waiting);
     std::vector<std::pair<std::int64_t, float>> biases;
+    biases.reserve(plan.biases.size());
     for (const LogitBias& bias : plan.biases) biases.emplace_back(bias.id, bias.value);
     EXPECT_EQ(plan.sequences.at(0).num_biases, std::ssize(biases));
     fixture.finish_step();

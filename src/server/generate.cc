@@ -1,4 +1,5 @@
 // The native routes: /generate, /generate_stream, and / with both forms.
+#include <algorithm>
 #include <span>
 
 #include "server/answer_grammar.h"
@@ -58,10 +59,14 @@ struct WholeState {
     return answer.info.seed ? std::optional(*answer.info.seed + part) : std::nullopt;
   }
 
+  std::vector<std::size_t> best_first() const {
+    std::vector<MeanLogprob> means(parts.size());
+    std::transform(parts.begin(), parts.end(), means.begin(), [](const Part& part) { return part.mean; });
+    return by_mean_logprob(means, 0, parts.size());
+  }
+
   OutputJson to_json() const {
-    std::vector<MeanLogprob> means;
-    for (const Part& part : parts) means.push_back(part.mean);
-    const std::vector<std::size_t> order = by_mean_logprob(means, 0, parts.size());
+    const std::vector<std::size_t> order = best_first();
     const Part& best = parts[order.front()];
     OutputJson json = native_response(answer.full_text(best.finish), best.finish, seed_of(order.front()),
                                       details ? &best.tokens : nullptr, answer.extras);
@@ -76,11 +81,7 @@ struct WholeState {
   }
 
   // The best one's.
-  const FinishEvent& finish() const {
-    std::vector<MeanLogprob> means;
-    for (const Part& part : parts) means.push_back(part.mean);
-    return parts[by_mean_logprob(means, 0, parts.size()).front()].finish;
-  }
+  const FinishEvent& finish() const { return parts[best_first().front()].finish; }
 
   NativeState answer;
   bool details = false;

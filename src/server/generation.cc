@@ -141,7 +141,7 @@ namespace {
 // The request on its way, or null: then the sink knows.
 std::shared_ptr<Drive> submit(ServerContext& context, const ResponseWriter& writer, PreparedRequest prepared,
                               GenerationSink sink, Drive::Counts counts) {
-  const auto drive = std::make_shared<Drive>(context, writer, std::move(prepared.info), std::move(sink), counts);
+  auto drive = std::make_shared<Drive>(context, writer, std::move(prepared.info), std::move(sink), counts);
   // From the scheduler's thread: many events may share one trip to the connection's loop.
   const auto on_event = [drive] {
     if (drive->posted.exchange(true)) return;

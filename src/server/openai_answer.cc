@@ -13,6 +13,7 @@ namespace {
 
 // One of the answers: part of the group.
 struct PartState {
+  OpenAiForm form;
   std::optional<AnswerScores> scores;  // none: no logprobs
   bool begun = false;                  // the first token was seen
   MeanLogprob mean = {};
@@ -49,7 +50,6 @@ struct AnswerState {
   ServerContext& context;
   const ResponseWriter writer;
   OpenAiHead head;
-  OpenAiForm form;
   OpenAiDelivery delivery;
   std::vector<PromptState> prompts;
   std::vector<PartState> parts;  // num_candidates for each prompt
@@ -66,6 +66,7 @@ FinishEvent without_answer(FinishEvent finish) {
 
 FinishEvent sum_of(const AnswerState& state) {
   std::vector<FinishEvent> finishes;
+  finishes.reserve(state.parts.size());
   for (const PartState& part : state.parts) finishes.push_back(*part.finish);
   return sum_of_parts(finishes, state.delivery.num_candidates);
 }
@@ -74,6 +75,7 @@ FinishEvent sum_of(const AnswerState& state) {
 std::vector<std::size_t> chosen_parts(const AnswerState& state) {
   const std::size_t candidates = state.delivery.num_candidates;
   std::vector<MeanLogprob> means;
+  means.reserve(state.parts.size());
   for (const PartState& part : state.parts) means.push_back(part.mean);
   std::vector<std::size_t> chosen;
   for (std::size_t begin = 0; begin < state.parts.size(); begin += candidates) {
@@ -91,7 +93,7 @@ void send_whole(AnswerState& state) {
   for (const std::size_t index : chosen_parts(state)) {
     PartState& part = state.parts[index];
     const PromptState& prompt = state.prompt_of(index);
-    json = state.form.whole(state.head, prompt.echoed, *part.finish);
+    json = part.form.whole(state.head, prompt.echoed, *part.finish);
     OutputJson choice = std::move(json["choices"][0]);
     choice["index"] = std::ssize(choices);
     if (part.scores) choice["logprobs"] = part.scores->take();
@@ -139,8 +141,8 @@ void begin_part(AnswerState& state, std::size_t part) {
   if (!std::exchange(state.begun, true)) {
     state.writer.begin_stream(stream_headers(state.context, state.prompts.front().info));
   }
-  if (!state.form.first_chunk) return;
-  OutputJson chunk = state.form.first_chunk(state.head, state.prompt_of(part).echoed);
+  if (!state.parts[part].form.first_chunk) return;
+  OutputJson chunk = state.parts[part].form.first_chunk(state.head, state.prompt_of(part).echoed);
   if (chunk.is_null()) return;
   if (state.delivery.echo) {
     write_scored_chunk(state, part, std::move(chunk));
@@ -151,8 +153,8 @@ void begin_part(AnswerState& state, std::size_t part) {
 
 void finish_part(AnswerState& state, std::size_t part, const FinishEvent& event) {
   begin_part(state, part);
-  if (!event.tail.empty()) write_chunk(state, part, state.form.text_chunk(state.head, event.tail));
-  OutputJson last = state.form.last_chunk(state.head, openai_finish_reason(event.reason));
+  if (!event.tail.empty()) write_chunk(state, part, state.parts[part].form.text_chunk(state.head, event.tail));
+  OutputJson last = state.parts[part].form.last_chunk(state.head, openai_finish_reason(event.reason));
   state.parts[part].finish = event;
   const bool is_end = state.all_finished();
   // LoRAX's clients read usage from the last chunk; OpenAI's ask for one of its own.
@@ -160,7 +162,7 @@ void finish_part(AnswerState& state, std::size_t part, const FinishEvent& event)
   write_chunk(state, part, std::move(last));
   if (!is_end) return;
   if (state.delivery.include_usage) {
-    state.writer.write(to_event(usage_chunk(state.head, state.form.chunk_object, sum_of(state))));
+    state.writer.write(to_event(usage_chunk(state.head, state.parts[part].form.chunk_object, sum_of(state))));
   }
   state.writer.write("data: [DONE]\n\n");
   state.writer.end();
@@ -173,7 +175,7 @@ GroupSink stream_sink(const std::shared_ptr<AnswerState>& state) {
     if (state->delivery.prompt_only) return;
     // With logprobs each token has a chunk, since they belong to it.
     if (state->parts[part].scores || !token.delta.empty()) {
-      write_scored_chunk(*state, part, state->form.text_chunk(state->head, token.delta));
+      write_scored_chunk(*state, part, state->parts[part].form.text_chunk(state->head, token.delta));
     }
   };
   sink.on_finish = [state](std::size_t part, const FinishEvent& event) {
@@ -204,10 +206,9 @@ OpenAiHead make_head(const ServerContext& context, const char* id_prefix, const 
 }
 
 void answer_openai(ServerContext& context, const ResponseWriter& writer, std::vector<OpenAiPrompt> prompts,
-                   OpenAiHead head, OpenAiForm form, OpenAiDelivery delivery) {
+                   OpenAiHead head, const std::function<OpenAiForm()>& make_form, OpenAiDelivery delivery) {
   const auto state = std::make_shared<AnswerState>(context, writer);
   state->head = std::move(head);
-  state->form = std::move(form);
   state->delivery = delivery;
   std::vector<PreparedRequest> requests;
   for (OpenAiPrompt& prompt : prompts) {
@@ -216,6 +217,7 @@ void answer_openai(ServerContext& context, const ResponseWriter& writer, std::ve
   }
   state->parts.resize(requests.size() * delivery.num_candidates);
   for (PartState& part : state->parts) {
+    part.form = make_form();
     if (delivery.logprobs) part.scores.emplace(context.services.tokenizer, delivery.logprobs_form, *delivery.logprobs);
   }
   start_group(context, writer, std::move(requests), delivery.num_candidates,

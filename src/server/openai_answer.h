@@ -14,7 +14,7 @@
 
 namespace shoal {
 
-// How the two routes differ.
+// How the two routes differ, for one choice.
 struct OpenAiForm {
   const char* chunk_object = "";  // "chat.completion.chunk"
   // The answer that is not streamed, with one choice; `echoed` is the prompt where it is repeated, else "".
@@ -54,6 +54,6 @@ struct OpenAiPrompt {
 // Answers with the events of all prompts, whose choices follow one another. A failure before the first token keeps its
 // own status; later ones are events.
 void answer_openai(ServerContext& context, const ResponseWriter& writer, std::vector<OpenAiPrompt> prompts,
-                   OpenAiHead head, OpenAiForm form, OpenAiDelivery delivery);
+                   OpenAiHead head, const std::function<OpenAiForm()>& make_form, OpenAiDelivery delivery);
 
 }  // namespace shoal

@@ -127,8 +127,8 @@ OpenAiForm chat_form(std::string fingerprint) {
 // An answer that may be a call.
 OpenAiForm tool_form(OpenAiForm form) {
   const std::string id = fmt::format("call_{:016x}", random_u64());
-  form.whole = [whole = form.whole, id](const OpenAiHead& head, const FinishEvent& finish) {
-    return with_call(whole(head, finish), finish.generated_text, id);
+  form.whole = [whole = form.whole, id](const OpenAiHead& head, const std::string& echoed, const FinishEvent& finish) {
+    return with_call(whole(head, echoed, finish), finish.generated_text, id);
   };
   const auto reader = std::make_shared<ToolCallReader>();  // shared by the two functions of one stream
   form.text_chunk = [reader, id](const OpenAiHead& head, const std::string& text) {
@@ -190,8 +190,11 @@ void handle_chat(ServerContext& context, const JsonCall& call) {
   }
   auto& ready = std::get<PreparedRequest>(prepared);
   ready.info.prompt_characters = prompt_characters;
-  OpenAiForm form = chat_form(context.options.version + "-native");
-  if (tools.use != ToolUse::kNone) form = tool_form(std::move(form));
+  const bool has_tools = tools.use != ToolUse::kNone;
+  const auto make_form = [fingerprint = context.options.version + "-native", has_tools] {
+    OpenAiForm form = chat_form(fingerprint);
+    return has_tools ? tool_form(std::move(form)) : form;
+  };
   OpenAiDelivery delivery{.stream = request.stream,
                           .include_usage = request.include_usage,
                           .logprobs_form = LogprobsForm::kChat,
@@ -203,8 +206,8 @@ void handle_chat(ServerContext& context, const JsonCall& call) {
   }
   std::vector<OpenAiPrompt> prompts;
   prompts.push_back({.prepared = std::move(ready)});
-  answer_openai(context, call.writer, std::move(prompts), make_head(context, "chatcmpl-", request.model),
-                std::move(form), delivery);
+  answer_openai(context, call.writer, std::move(prompts), make_head(context, "chatcmpl-", request.model), make_form,
+                delivery);
 }
 
 }  // namespace shoal

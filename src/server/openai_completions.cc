@@ -4,22 +4,35 @@
 #include <algorithm>
 
 #include "server/answer_grammar.h"
+#include "server/fill_in_middle.h"
 #include "server/openai_answer.h"
 
 namespace shoal {
 
 namespace {
 
-// Token ids of a prompt.
-Parsed<std::vector<std::int64_t>> completion_ids(const ServerContext& context, const CompletionPrompt& prompt) {
+Parsed<std::vector<std::int64_t>> prompt_ids(const ServerContext& context, const CompletionPrompt& prompt,
+                                             SpecialTokens special) {
   if (const auto* ids = std::get_if<std::vector<std::int64_t>>(&prompt)) return *ids;
   const auto& text = std::get<std::string>(prompt);
-  if (text.empty()) {
-    return ApiError{.failure = Failure::kValidation, .message = "`prompt` must not be empty", .param = "prompt"};
-  }
-  auto ids = context.services.tokenizer.encode(text, SpecialTokens::kAdd);
+  auto ids = context.services.tokenizer.encode(text, special);
   if (!ids.ok()) return to_api_error(ids.error());
   return std::move(ids.value());
+}
+
+// Token ids of a prompt, with the suffix where there is one: its markers stand in place of special tokens.
+Parsed<std::vector<std::int64_t>> completion_ids(const ServerContext& context, const CompletionPrompt& prompt,
+                                                 const std::string& suffix) {
+  if (!suffix.empty()) {
+    auto prefix = prompt_ids(context, prompt, SpecialTokens::kNone);
+    if (std::holds_alternative<ApiError>(prefix)) return prefix;
+    return middle_prompt(context.services.tokenizer, std::get<std::vector<std::int64_t>>(prefix), suffix);
+  }
+  const auto* text = std::get_if<std::string>(&prompt);
+  if (text != nullptr && text->empty()) {
+    return ApiError{.failure = Failure::kValidation, .message = "`prompt` must not be empty", .param = "prompt"};
+  }
+  return prompt_ids(context, prompt, SpecialTokens::kAdd);
 }
 
 OpenAiForm completion_form() {
@@ -55,8 +68,9 @@ std::optional<ApiError> check_num_answers(const CompletionRequest& request) {
 Parsed<std::vector<OpenAiPrompt>> prepare_completion(ServerContext& context, const JsonCall& call,
                                                      const CompletionRequest& request) {
   std::vector<Tokenize> tokenize;
+  tokenize.reserve(request.prompts.size());
   for (const CompletionPrompt& prompt : request.prompts) {
-    tokenize.emplace_back([&context, &prompt] { return completion_ids(context, prompt); });
+    tokenize.emplace_back([&context, &prompt, &request] { return completion_ids(context, prompt, request.suffix); });
   }
   auto prepared = prepare_prompts(context, call, request.parameters, tokenize);
   if (auto* error = std::get_if<ApiError>(&prepared)) return std::move(*error);
@@ -66,9 +80,10 @@ Parsed<std::vector<OpenAiPrompt>> prepare_completion(ServerContext& context, con
     const auto* text = std::get_if<std::string>(&request.prompts[i]);
     if (text != nullptr) prompt.prepared.info.prompt_characters = count_characters(*text);
     if (request.parameters.return_full_text.value_or(false)) {
-      prompt.echoed = text != nullptr
-                          ? *text
-                          : context.services.tokenizer.decode(prompt.prepared.request.prompt_ids, SkipSpecial::kNo);
+      // With a suffix too: the prompt alone, as it was sent.
+      prompt.echoed = text != nullptr ? *text
+                                      : context.services.tokenizer.decode(
+                                            std::get<std::vector<std::int64_t>>(request.prompts[i]), SkipSpecial::kNo);
     }
     prompts.push_back(std::move(prompt));
   }
@@ -84,10 +99,10 @@ void handle_completions(ServerContext& context, const JsonCall& call) {
     return;
   }
   auto& request = std::get<CompletionRequest>(parsed);
-  auto error = check_num_answers(request);
-  if (!error) error = read_openai_grammar(call.body, call.request.body, request.parameters);
-  if (error) {
-    refuse(context, call.writer, *error, ApiStyle::kOpenAi);
+  auto fault = check_num_answers(request);
+  if (!fault) fault = read_openai_grammar(call.body, call.request.body, request.parameters);
+  if (fault) {
+    refuse(context, call.writer, *fault, ApiStyle::kOpenAi);
     return;
   }
   select_model(context, request.model, request.parameters);
@@ -108,7 +123,7 @@ void handle_completions(ServerContext& context, const JsonCall& call) {
     return;
   }
   answer_openai(context, call.writer, std::move(std::get<std::vector<OpenAiPrompt>>(prepared)),
-                make_head(context, "cmpl-", request.model), completion_form(), delivery);
+                make_head(context, "cmpl-", request.model), completion_form, delivery);
 }
 
 }  // namespace shoal

@@ -37,10 +37,7 @@ constexpr UnservedField kUnservedNative[] = {
     {"apply_chat_template"},
 };
 
-constexpr UnservedField kUnservedCompletion[] = {{"top_logprobs"}};
-
 constexpr UnservedField kUnservedOpenAi[] = {
-    {"suffix"},
     {"functions"},
     {"function_call", R"(["auto","none"])"},
     {"modalities", R"([["text"]])"},
@@ -69,6 +66,7 @@ constexpr UnservedField kUnservedOpenAi[] = {
 
 // Of chats alone.
 constexpr UnservedField kUnservedCompletion[] = {
+    {"top_logprobs"},
     {"tools"},
     {"tool_choice", R"(["auto","none"])"},
     {"tool_prompt"},
@@ -319,6 +317,9 @@ Parsed<CompletionRequest> parse_completion(const InputJson& body) {
   read_openai(reader, request.parameters, request.stream, request.include_usage);
   read_completion_scores(reader, request.parameters);
   note_unserved_fields(reader, request.parameters, kUnservedCompletion);
+  std::optional<std::string> suffix;
+  reader.read("suffix", suffix);
+  request.suffix = suffix.value_or("");
   reader.read("echo", request.parameters.return_full_text);
   if (request.parameters.return_full_text.value_or(false) && request.parameters.max_new_tokens == 0) {
     request.prompt_only = true;

@@ -72,6 +72,7 @@ using CompletionPrompt = std::variant<std::string, std::vector<std::int64_t>>;
 struct CompletionRequest {
   std::string model;
   std::vector<CompletionPrompt> prompts;  // at least one
+  std::string suffix;                     // what follows the answer; "": nothing is known
   GenerateParameters parameters;
   bool stream = false;
   bool include_usage = false;

@@ -3,7 +3,7 @@
 import lorax
 import openai
 import pytest
-from conftest import ADAPTERS
+from conftest import ADAPTERS, ROOT, Server
 from lorax.errors import ValidationError
 
 PROMPT = "The quick brown fox"
@@ -112,3 +112,25 @@ def test_choices_share_the_prompt_with_the_prefix_cache(own_server):
     request = {"model": "", "prompt": PROMPT * 20, "max_tokens": 5, "temperature": 1, "seed": 1}
     client.completions.create(**request, n=6)
     assert server.metric("shoal_prefix_hits") == 5
+
+
+def test_suffix_is_fill_in_the_middle(openai_client, tmp_path):
+    folder = ROOT / "models" / "santacoder"
+    (tmp_path / "model").symlink_to(folder)
+    (tmp_path / "adapters").symlink_to(folder / "adapters")
+    coder = Server(tmp_path, "--dtype", "float32")
+    try:
+        client = openai.OpenAI(base_url=coder.url + "/v1", api_key="none", max_retries=0)
+        request = {"model": "", "max_tokens": 16, "temperature": 0, "logprobs": 1}
+        for prefix, suffix in (("def add(a, b):\n    ", "\n    return c\n"), ("", "return x\n")):
+            answer = client.completions.create(**request, prompt=prefix, suffix=suffix)
+            raw = client.completions.create(**request, prompt=f"<fim-prefix>{prefix}<fim-suffix>{suffix}<fim-middle>")
+            assert answer.choices == raw.choices
+            assert answer.usage == raw.usage
+            assert "<fim" not in answer.choices[0].text
+        echoed = client.completions.create(model="", max_tokens=4, temperature=0, prompt="def", suffix="c", echo=True, n=2)
+        assert all(choice.text.startswith("def") and "<fim" not in choice.text for choice in echoed.choices)
+    finally:
+        assert coder.stop() == 0
+    with pytest.raises(openai.BadRequestError, match="suffix.*fim-prefix"):
+        openai_client.completions.create(model="", prompt="a", suffix="b")
