@@ -28,6 +28,7 @@ void FairLevel::add(std::unique_ptr<Sequence> sequence) {
   const auto place = std::upper_bound(sequences.begin(), sequences.end(), sequence,
                                       [](const auto& a, const auto& b) { return a->arrival < b->arrival; });
   sequence->round = tenant.item.last_round = round_of_new(tenant.item);
+  sequence->came_alone = tenant.item.num_unstarted == 0;
   // Lines are in the order of places. Room for adapters goes by place: whoever stood first in the line and yet had a
   // later place would wait for the room of those who wait behind it.
   if (place != sequences.end()) sequence->round = std::min(sequence->round, (*place)->round);

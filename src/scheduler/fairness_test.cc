@@ -41,6 +41,7 @@ struct Flood {
   std::int64_t new_tokens;
   std::int64_t period;  // turns between two requests of B
   std::int64_t num_blocks = 4096;
+  std::int64_t prompt_tokens_of_a = 0;  // 0: as those of B
 };
 
 // Turns from a request of B to its first token, beside `num_of_a` requests of A for one of B.
@@ -49,7 +50,9 @@ std::vector<std::int64_t> waits_of_b(const Flood& flood, std::int64_t num_of_a) 
   info.num_blocks = flood.num_blocks;
   TurnFixture fixture(info, {.max_batch_prefill_tokens = 256, .max_concurrent_requests = 1 << 20});
   const auto request = [&](const std::string& tenant) {
-    return of_tenant(tenant, request_of(flood.prompt_tokens, flood.new_tokens, fixture.num_turns % 100));
+    const bool is_other = tenant == "a" && flood.prompt_tokens_of_a > 0;
+    const std::int64_t prompt_tokens = is_other ? flood.prompt_tokens_of_a : flood.prompt_tokens;
+    return of_tenant(tenant, request_of(prompt_tokens, flood.new_tokens, fixture.num_turns % 100));
   };
   std::vector<TurnRequest*> of_b;
   std::int64_t due_of_a = 0;
@@ -66,9 +69,10 @@ std::vector<std::int64_t> waits_of_b(const Flood& flood, std::int64_t num_of_a) 
 }
 
 TEST(Fairness, AFloodOfOneTenantHardlyDelaysAnother) {
-  // Few and many places; long answers; prompts of several steps.
+  // Few and many places; long answers; prompts of several steps, beside as long and beside short ones.
   for (const Flood& flood : {Flood{8, 16, 20, 50}, Flood{32, 16, 20, 50}, Flood{8, 16, 200, 400}, Flood{8, 600, 20, 60},
-                             Flood{16, 250, 100, 110}, Flood{8, 2000, 20, 60}}) {
+                             Flood{16, 250, 100, 110}, Flood{8, 2000, 20, 60}, Flood{8, 2000, 20, 60, 4096, 20},
+                             Flood{8, 2000, 4, 60, 4096, 100}}) {
     const std::int64_t alone = p95(waits_of_b(flood, 0));
     const std::int64_t flooded = p95(waits_of_b(flood, 50));
     EXPECT_LE(flooded, 2 * alone) << "places " << flood.max_sequences << " prompts " << flood.prompt_tokens;

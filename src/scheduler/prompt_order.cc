@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <span>
-#include <tuple>
 
 #include "scheduler/fair_queue.h"
 
@@ -25,15 +24,6 @@ void PromptOrder::list(const Sequences& running, const Sequences& waiting, Liste
       add(*sequence, /*waits=*/true);
     }
   }
-  if (tenants_.size() == 1 && std::is_sorted(prompts_.begin(), prompts_.end(), [](const Prompt& a, const Prompt& b) {
-        return a.sequence->priority > b.sequence->priority;
-      })) {
-    return;
-  }
-  std::sort(prompts_.begin(), prompts_.end(), [](const Prompt& a, const Prompt& b) {
-    return std::tuple(-std::int64_t{a.sequence->priority}, a.tokens_ahead, a.rank) <
-           std::tuple(-std::int64_t{b.sequence->priority}, b.tokens_ahead, b.rank);
-  });
 }
 
 void PromptOrder::add(Sequence& sequence, bool waits) {
@@ -42,8 +32,22 @@ void PromptOrder::add(Sequence& sequence, bool waits) {
                             [&tenant](const TenantTokens& each) { return *each.tenant == tenant; });
   if (found == tenants_.end()) found = tenants_.insert(found, {.tenant = &tenant});
   found->num_tokens += sequence.num_pending();
-  prompts_.push_back(
-      {.sequence = &sequence, .waits = waits, .tokens_ahead = found->num_tokens, .rank = prompts_.size()});
+  const Prompt added{.sequence = &sequence, .waits = waits, .tokens_ahead = found->num_tokens, .rank = prompts_.size()};
+  const auto stands_back = [&added](const Prompt& each) {
+    const std::int32_t priority = each.sequence->priority;
+    return priority != added.sequence->priority ? priority < added.sequence->priority
+                                                : each.tokens_ahead > added.tokens_ahead;
+  };
+  auto place = prompts_.end();
+  for (auto each = prompts_.begin(); sequence.came_alone && each != prompts_.end(); ++each) {
+    const bool is_own = each->sequence->request.tenant == tenant && each->sequence->priority >= sequence.priority;
+    if (is_own) {
+      place = prompts_.end();
+    } else if (place == prompts_.end() && stands_back(*each)) {
+      place = each;
+    }
+  }
+  prompts_.insert(place, added);
 }
 
 bool PromptOrder::may_start(std::size_t index) const {

@@ -10,10 +10,11 @@
 
 namespace shoal {
 
-// Higher priorities first. Then as prompts would end if the tenants shared the tokens equally from now on, each of them
-// computing its own one after the other: a short prompt of a tenant that has little there goes before the rest of a
-// long one, and prompts of equal length stay in the order in which they came. So a tenant's long prompts do not hold up
-// another's, and with one tenant the order is that of places, first of those that run, then of those that wait.
+// By place, those that run before those that wait; but a prompt that came while none of its tenant waited goes before
+// prompts of lower priority, and before those that would end later if the tenants shared the tokens equally from now
+// on, each of them computing its own one after the other. So what a tenant sends now and then does not wait for the
+// rest of another's long prompt, while a flood, of prompts however short, overtakes nobody; prompts of equal length and
+// those of one tenant stay in order.
 // Nobody starves: a prompt is overtaken by so many starts at most (kMaxPassed of FairQueue).
 class PromptOrder {
  public:

@@ -23,6 +23,7 @@ struct Fixture {
                                                nullptr, BlockTable(allocator));
     Sequence& added = *sequence;
     added.arrival = next_arrival++;
+    added.came_alone = true;
     insert_in_order(to, std::move(sequence));
     return added;
   }
@@ -63,6 +64,15 @@ TEST(PromptOrder, AShortPromptGoesBeforeTheRestOfAnotherTenantsLongOne) {
   fixture.running[0]->num_cached = 750;
   EXPECT_EQ(fixture.list(), (Ids{2, 0, 1, 3}))
       << "150, 160 and 200 tokens: as they would end if both were computed at once";
+}
+
+TEST(PromptOrder, AFloodOvertakesNobody) {
+  Fixture fixture;
+  fixture.add(fixture.running, "a", 900);
+  for (int i = 0; i < 3; ++i) fixture.add(fixture.waiting, "b", 10).came_alone = false;
+  EXPECT_EQ(fixture.list(), (Ids{0, 1, 2, 3}));
+  fixture.add(fixture.waiting, "c", 100);
+  EXPECT_EQ(fixture.list(), (Ids{4, 0, 1, 2, 3})) << "but stands behind who sends little";
 }
 
 TEST(PromptOrder, PromptsOfEqualLengthKeepTheirOrder) {

@@ -42,6 +42,7 @@ struct Answer {
 
 std::vector<std::int64_t> token_ids(const Answer& answer) {
   std::vector<std::int64_t> ids;
+  ids.reserve(answer.tokens.size());
   for (const TokenEvent& token : answer.tokens) ids.push_back(token.id);
   return ids;
 }

@@ -116,8 +116,3 @@ mutant(promotes_without_a_place scheduler/fair_queue.cc
   [=[  if (place != sequences.end()) sequence->round = std::min(sequence->round, (*place)->round);
 ]=]
   [=[]=])
-
-# Short prompts of other tenants go before a long one for as long as they come.
-mutant(overtakes_without_bound scheduler/prompt_order.cc
-  [=[each.sequence->times_overtaken >= kMaxPassed]=]
-  [=[each.sequence->times_overtaken < 0]=])
