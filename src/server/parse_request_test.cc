@@ -321,7 +321,6 @@ TEST(ParseCompletion, ReadsOpenAiFields) {
 TEST(ParseCompletion, NotesWhatIsNotServed) {
   for (const auto& [field, json] :
        std::vector<std::pair<std::string, std::string>>{{"top_logprobs", "5"},
-                                                        {"suffix", "\"x\""},
                                                         {"schema", "{\"type\":\"object\"}"},
                                                         {"guided_whitespace_pattern", "\" \""},
                                                         {"tool_choice", "\"required\""},

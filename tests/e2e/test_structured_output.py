@@ -212,3 +212,15 @@ def test_a_reader_that_goes_leaves_nothing_behind(server):
     assert next(response.iter_lines())
     response.close()
     server.wait_idle()
+
+
+def test_several_answers_are_each_held_to_the_form(server, client):
+    request = {"model": "", "prompt": PROMPT, "temperature": 1, "max_tokens": 400, "extra_body": {"guided_json": SCHEMA}}
+    alone = [client.completions.create(**request, seed=3 + i).choices[0].text for i in range(3)]
+    together = client.completions.create(**request, seed=3, n=3).choices
+    assert [choice.text for choice in together] == alone
+    for text in alone:
+        check(text)
+    with pytest.raises(openai.BadRequestError, match="guided_json"):
+        client.completions.create(**{**request, "extra_body": {"guided_json": {"type": 5}}}, n=3)
+    server.wait_idle()

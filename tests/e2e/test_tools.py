@@ -140,3 +140,24 @@ def test_what_cannot_be_called_is_named(server, param, fields):
         "model": "", "max_tokens": 2, "messages": USER, **fields})
     assert response.status_code == 400, response.text
     assert response.json()["error"]["param"] == param
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_each_of_several_choices_is_a_call_of_its_own(client, stream):
+    request = {"model": "", "messages": USER, "tools": TOOLS, "tool_choice": "required", "temperature": 1,
+               "max_tokens": 300}
+    alone = [client.chat.completions.create(**request, seed=5 + i).choices[0].message.tool_calls[0].function
+             for i in range(3)]
+    if stream:
+        arguments, ids = [""] * 3, [set() for _ in range(3)]
+        for chunk in client.chat.completions.create(**request, seed=5, n=3, stream=True):
+            for choice in chunk.choices:
+                for call in choice.delta.tool_calls or []:
+                    arguments[choice.index] += call.function.arguments or ""
+                    ids[choice.index] |= {call.id} - {None}
+    else:
+        choices = client.chat.completions.create(**request, seed=5, n=3).choices
+        arguments = [choice.message.tool_calls[0].function.arguments for choice in choices]
+        ids = [{choice.message.tool_calls[0].id} for choice in choices]
+    assert arguments == [function.arguments for function in alone]
+    assert all(len(each) == 1 for each in ids) and len(set.union(*ids)) == 3
