@@ -135,14 +135,16 @@ void ModelEngine::reserve_scratch(const KvCacheShape& shape) {
   }
 }
 
-// All that is free on a device, but for graphs, penalty counts and a rest; of a host what the adapters leave of a
-// modest part.
+// All that is free on a device, but for graphs, what penalties and logprobs take once asked for, and a rest; of a host
+// what the adapters leave of a modest part.
 std::int64_t ModelEngine::default_cache_bytes(const EngineOptions& options) const {
   constexpr std::int64_t kRest = std::int64_t{256} << 20;  // scratch of adapters, what the driver takes for itself
   const std::int64_t free_bytes = backend_.free_memory_bytes();
   if (free_bytes > 0) {
-    const std::int64_t count_bytes = info_.max_sequences * info_.vocab_size * dtype_bytes(DType::kInt32);
-    return free_bytes - graph_bytes_ - count_bytes - kRest;
+    const std::int64_t counts_bytes = info_.max_sequences * info_.vocab_size * dtype_bytes(DType::kInt32);
+    // The model's own logits beside those that are sampled; logits of prompts, and again those rows that are sampled.
+    const std::int64_t logits_bytes = info_.max_sequences * model_info_.vocab * dtype_bytes(DType::kFloat32);
+    return free_bytes - graph_bytes_ - counts_bytes - 2 * logits_bytes - kScoredLogitBytes - kRest;
   }
   const double share = options.adapters.device_bytes > 0 ? 0.0 : options.adapter_memory_fraction;
   return static_cast<std::int64_t>(static_cast<double>(modest_cache_bytes()) * (1.0 - share));

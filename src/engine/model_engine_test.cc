@@ -84,15 +84,23 @@ class MixedSteps {
   StepPlan plan_;
 };
 
-// Whatever the limits asked for, memory is planned for what the cache can hold.
-TEST(ModelEngine, LimitsFollowTheCache) {
-  ThreadPool pool(1);
+class ModelEngineTest : public ::testing::Test {
+ protected:
+  ModelEngineTest() {
+    options.model_path = kModel;
+    options.kv_cache_bytes = std::int64_t{8} << 20;
+  }
+
+  ThreadPool pool{2};
   const std::unique_ptr<Backend> backend = make_cpu_backend(default_isa(), pool);
   FolderSource source;
   Wakeup wakeup;
-  constexpr std::int64_t kHuge = std::int64_t{1} << 40;
   EngineOptions options;
-  options.model_path = kModel;
+};
+
+// Whatever the limits asked for, memory is planned for what the cache can hold.
+TEST_F(ModelEngineTest, LimitsFollowTheCache) {
+  constexpr std::int64_t kHuge = std::int64_t{1} << 40;
   options.kv_cache_bytes = std::int64_t{1} << 20;
   options.max_step_tokens = kHuge;
   options.max_sequences = kHuge;
@@ -116,14 +124,8 @@ std::vector<float> decode_logits(Engine& engine, std::vector<std::int32_t> block
   return {logits.begin(), logits.end()};
 }
 
-TEST(ModelEngine, CopiesAndPoisonsBlocksOfEveryLayer) {
+TEST_F(ModelEngineTest, CopiesAndPoisonsBlocksOfEveryLayer) {
   constexpr std::int32_t kPrompt = 20;
-  ThreadPool pool(1);
-  const std::unique_ptr<Backend> backend = make_cpu_backend(default_isa(), pool);
-  FolderSource source;
-  Wakeup wakeup;
-  EngineOptions options;
-  options.model_path = kModel;
   options.kv_cache_bytes = std::int64_t{1} << 20;
   ModelEngine engine(options, *backend, source, wakeup);
   StepPlan prompt;
@@ -142,15 +144,8 @@ TEST(ModelEngine, CopiesAndPoisonsBlocksOfEveryLayer) {
   EXPECT_EQ(decode_logits(engine, {0, 1}, kPrompt, {}), original) << "only the named block";
 }
 
-TEST(ModelEngine, StepAllocatesNothing) {
-  ThreadPool pool(2);
-  const std::unique_ptr<Backend> backend = make_cpu_backend(default_isa(), pool);
-  FolderSource source;
-  Wakeup wakeup;
-  EngineOptions options;
-  options.model_path = kModel;
+TEST_F(ModelEngineTest, StepAllocatesNothing) {
   options.dtype = DType::kBFloat16;
-  options.kv_cache_bytes = std::int64_t{8} << 20;
   options.min_served_positions = MixedSteps::kBlocksEach * kBlockSize;
   ModelEngine engine(options, *backend, source, wakeup);
   std::vector<std::int32_t> adapters = {-1};
@@ -177,14 +172,7 @@ TEST(ModelEngine, StepAllocatesNothing) {
 }
 
 // With them an engine on a device finds out what scratch to keep.
-TEST(ModelEngine, RunsTheLargestStepsOfItsLimits) {
-  ThreadPool pool(2);
-  const std::unique_ptr<Backend> backend = make_cpu_backend(default_isa(), pool);
-  FolderSource source;
-  Wakeup wakeup;
-  EngineOptions options;
-  options.model_path = kModel;
-  options.kv_cache_bytes = std::int64_t{8} << 20;
+TEST_F(ModelEngineTest, RunsTheLargestStepsOfItsLimits) {
   for (const auto& [tokens, sequences] : {std::pair{1, 1}, {40, 40}, {70, 9}, {300, 2}, {300, 12}}) {
     options.max_step_tokens = tokens;
     options.max_sequences = sequences;

@@ -240,7 +240,9 @@ void Batch::write_scores(const Sequence& sequence, PlanSequence& row) {
 }
 
 void Batch::write_biases(const Sequence& sequence, PlanSequence& row) {
-  const std::span<const std::int64_t> banned = sequence.answer.banned_ids();
+  std::span<const std::int64_t> banned = sequence.answer.banned_ids();
+  // An answer that is whole ends, however short it is.
+  if (!banned.empty() && sequence.grammar && !sequence.grammar->allows_others(banned)) banned = {};
   row.bias_begin = static_cast<std::int64_t>(plan_.biases.size());
   for (const LogitBias& bias : sequence.request.logit_bias) {
     if (!std::binary_search(banned.begin(), banned.end(), std::int64_t{bias.id})) plan_.biases.push_back(bias);

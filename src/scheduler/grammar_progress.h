@@ -26,6 +26,8 @@ class GrammarProgress {
   const std::optional<Error>& fault() const { return fault_; }
   // [ceil(vocab_size / 32)] bit set = allowed, see SamplingInput::mask.
   std::span<const std::int32_t> mask() const { return mask_; }
+  // Whether the mask allows any token but these, which are ascending.
+  bool allows_others(std::span<const std::int64_t> ids) const;
 
  private:
   GrammarProgress(GrammarMatcher matcher, std::int64_t vocab_size);

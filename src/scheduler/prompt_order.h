@@ -25,9 +25,9 @@ class PromptOrder {
     std::size_t rank = 0;           // in the order of places
   };
 
-  // `running` and `waiting` are in the order of places; of those that run, prompts alone are listed, and those that
-  // wait only with `with_waiting`. Allocates nothing once the longest lists were seen.
   enum class Listed : std::uint8_t { kRunning, kAll };
+  // `running` and `waiting` are in the order of places; of those that run, prompts alone are listed, and those that
+  // wait only with kAll. Allocates nothing once the longest lists were seen.
   void list(const Sequences& running, const Sequences& waiting, Listed listed);
 
   const std::vector<Prompt>& prompts() const { return prompts_; }

@@ -15,12 +15,11 @@ namespace {
 using std::chrono::milliseconds;
 using test::eventually;
 using test::get;
+using test::json_of;
 using test::post;
 using test::RawClient;
 using test::RawResponse;
 using test::TestService;
-
-InputJson json_of(const std::string& text) { return InputJson::parse(text); }
 
 constexpr const char* kShort = R"({"inputs":"hello","parameters":{"max_new_tokens":2}})";
 constexpr const char* kLong = R"({"inputs":"hello","parameters":{"max_new_tokens":900}})";

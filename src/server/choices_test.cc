@@ -12,20 +12,10 @@ namespace shoal {
 namespace {
 
 using test::eventually;
+using test::json_events_of;
+using test::json_of;
 using test::post;
 using test::TestService;
-
-InputJson json_of(const std::string& text) { return InputJson::parse(text); }
-
-std::vector<InputJson> events_of(const std::string& body) {
-  std::vector<InputJson> events;
-  std::size_t begin = 0;
-  for (std::size_t end = 0; (end = body.find("\n\n", begin)) != std::string::npos; begin = end + 2) {
-    const std::string data = body.substr(begin + 6, end - begin - 6);
-    if (data != "[DONE]") events.push_back(json_of(data));
-  }
-  return events;
-}
 
 InputJson complete(TestService& service, const std::string& fields, int status = 200) {
   const auto response = post(service.port(), "/v1/completions", R"({"model":"","max_tokens":6,)" + fields + "}");
@@ -83,7 +73,7 @@ TEST(Choices, StreamsTellThemApartByIndex) {
   const std::string body = R"({"model":"","prompt":["hello","ABC"],"max_tokens":9,"temperature":1.5,"seed":3,"n":3,
                                "logprobs":1,"echo":true,"stream":)";
   const InputJson whole = json_of(post(service.port(), "/v1/completions", body + "false}").body);
-  const auto events = events_of(
+  const auto events = json_events_of(
       post(service.port(), "/v1/completions", body + R"(true,"stream_options":{"include_usage":true}})").body);
   std::vector<std::string> texts(6);
   std::vector<std::string> reasons(6);
@@ -116,7 +106,7 @@ TEST(Choices, ChatHasThemToo) {
             json_of(post(service.port(), "/v1/chat/completions", body + "}").body)["choices"][0]["message"]);
   std::vector<int> roles(3, 0);
   for (const InputJson& event :
-       events_of(post(service.port(), "/v1/chat/completions", body + R"(,"n":3,"stream":true})").body)) {
+       json_events_of(post(service.port(), "/v1/chat/completions", body + R"(,"n":3,"stream":true})").body)) {
     const InputJson& choice = event["choices"][0];
     roles.at(choice["index"].get<std::size_t>()) += choice["delta"].contains("role") ? 1 : 0;
   }
@@ -163,7 +153,7 @@ TEST(BestOf, NativeAnswersTellTheOthers) {
   EXPECT_EQ(of_seed(details)["generated_text"], json["generated_text"]);
   EXPECT_EQ(of_seed(other)["generated_text"], other["generated_text"]);
   EXPECT_EQ(json_of(generate(R"("best_of":1)").body)["details"].contains("best_of_sequences"), false);
-  const auto stream = events_of(
+  const auto stream = json_events_of(
       post(service.port(), "/generate_stream", R"({"inputs":"hello","parameters":{"best_of":2,"do_sample":true}})")
           .body);
   ASSERT_EQ(stream.size(), 1U);

@@ -10,29 +10,15 @@
 namespace shoal {
 namespace {
 
+using test::events_of;
 using test::eventually;
 using test::get;
+using test::json_of;
+using test::json_of_event;
 using test::post;
 using test::RawClient;
 using test::RawResponse;
 using test::TestService;
-
-InputJson json_of(const std::string& text) { return InputJson::parse(text); }
-
-InputJson json_of_event(const std::string& event) {
-  EXPECT_TRUE(event.starts_with("data: ")) << event;
-  return json_of(event.substr(6));
-}
-
-std::vector<std::string> events_of(const std::string& body) {
-  std::vector<std::string> events;
-  std::size_t begin = 0;
-  for (std::size_t end = 0; (end = body.find("\n\n", begin)) != std::string::npos; begin = end + 2) {
-    events.push_back(body.substr(begin, end - begin));
-  }
-  EXPECT_EQ(begin, body.size()) << "text after the last event";
-  return events;
-}
 
 std::vector<std::int64_t> ids_of(const InputJson& tokens) {
   std::vector<std::int64_t> ids;

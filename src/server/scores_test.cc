@@ -7,20 +7,10 @@
 namespace shoal {
 namespace {
 
+using test::json_events_of;
+using test::json_of;
 using test::post;
 using test::TestService;
-
-InputJson json_of(const std::string& text) { return InputJson::parse(text); }
-
-std::vector<InputJson> events_of(const std::string& body) {
-  std::vector<InputJson> events;
-  std::size_t begin = 0;
-  for (std::size_t end = 0; (end = body.find("\n\n", begin)) != std::string::npos; begin = end + 2) {
-    const std::string data = body.substr(begin + 6, end - begin - 6);
-    if (data != "[DONE]") events.push_back(json_of(data));
-  }
-  return events;
-}
 
 InputJson complete(TestService& service, const std::string& fields) {
   const auto response = post(service.port(), "/v1/completions", R"({"model":"","prompt":"hello",)" + fields + "}");
@@ -77,7 +67,7 @@ TEST(CompletionLogprobs, EchoScoresThePromptAndItsFirstTokenIsNull) {
   InputJson values = InputJson::array();
   InputJson offsets = InputJson::array();
   std::string text;
-  for (const InputJson& event : events_of(response.body)) {
+  for (const InputJson& event : json_events_of(response.body)) {
     const InputJson& chunk = event["choices"][0];
     text += chunk["text"].get<std::string>();
     if (chunk["logprobs"].is_null()) continue;
@@ -123,7 +113,7 @@ TEST(ChatLogprobs, WholeAndStreamedAreEqual) {
   EXPECT_TRUE(content[0]["bytes"].is_array());
   InputJson streamed = InputJson::array();
   std::string text;
-  for (const InputJson& event : events_of(post(service.port(), "/v1/chat/completions", body + "true}").body)) {
+  for (const InputJson& event : json_events_of(post(service.port(), "/v1/chat/completions", body + "true}").body)) {
     const InputJson& chunk = event["choices"][0];
     text += chunk["delta"].value("content", "");
     if (!chunk.contains("logprobs") || chunk["logprobs"].is_null()) continue;
@@ -167,12 +157,12 @@ TEST(NativeScores, PrefillAlternativesAndTopTokens) {
   EXPECT_EQ(details["tokens"][0]["alternative_tokens"].size(), 2U);
   EXPECT_EQ(details["top_tokens"][1].size(), 3U);
   EXPECT_TRUE(details["top_tokens"][1][0].contains("special"));
-  const auto events = events_of(post(service.port(), "/generate_stream", body + "}}").body);
+  const auto events = json_events_of(post(service.port(), "/generate_stream", body + "}}").body);
   ASSERT_EQ(events.size(), 2U);
   EXPECT_EQ(events[0]["token"]["alternative_tokens"], details["tokens"][0]["alternative_tokens"]);
   EXPECT_EQ(events[1]["top_tokens"], details["top_tokens"][1]);
   const auto refused =
-      events_of(post(service.port(), "/generate_stream", body + R"(,"decoder_input_details":true}})").body);
+      json_events_of(post(service.port(), "/generate_stream", body + R"(,"decoder_input_details":true}})").body);
   ASSERT_EQ(refused.size(), 1U);
   EXPECT_EQ(refused[0]["error_type"], "validation");
   EXPECT_TRUE(service.comes_to_rest());

@@ -8,9 +8,12 @@
 #include <string>
 #include <vector>
 
+#include <gtest/gtest.h>
+
 #include "core/test_patience.h"
 #include "scheduler/fake_engine.h"
 #include "scheduler/scheduler.h"
+#include "server/json.h"
 #include "server/raw_client.h"
 #include "server/server.h"
 #include "text/chat_template.h"
@@ -18,6 +21,33 @@
 #include "text/tokenizer.h"
 
 namespace shoal::test {
+
+inline InputJson json_of(const std::string& text) { return InputJson::parse(text); }
+
+// Of a stream's body, without the blank lines between them.
+inline std::vector<std::string> events_of(const std::string& body) {
+  std::vector<std::string> events;
+  std::size_t begin = 0;
+  for (std::size_t end = 0; (end = body.find("\n\n", begin)) != std::string::npos; begin = end + 2) {
+    events.push_back(body.substr(begin, end - begin));
+  }
+  EXPECT_EQ(begin, body.size()) << "text after the last event";
+  return events;
+}
+
+inline InputJson json_of_event(const std::string& event) {
+  EXPECT_TRUE(event.starts_with("data: ")) << event;
+  return json_of(event.substr(6));
+}
+
+// But for OpenAI's mark of the end.
+inline std::vector<InputJson> json_events_of(const std::string& body) {
+  std::vector<InputJson> events;
+  for (const std::string& event : events_of(body)) {
+    if (event != "data: [DONE]") events.push_back(json_of_event(event));
+  }
+  return events;
+}
 
 struct ServiceSizes {
   std::int64_t max_sequences = 8;

@@ -112,6 +112,27 @@ def tiny_folder(tmp_path_factory) -> Path:
     return folder
 
 
+FAMILIES = ["falcon", "cohere", "solar", "santacoder"]
+
+
+def trained_folder(family: str, tmp_path_factory) -> tuple[Path, Path]:
+    """What a Server takes for the small trained model of one family, and the model's own folder."""
+    folder = ROOT / "models" / family
+    served = tmp_path_factory.mktemp(family)
+    (served / "model").symlink_to(folder)
+    (served / "adapters").symlink_to(folder / "adapters")
+    return served, folder
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def trained(request, tmp_path_factory):
+    """A server in float32 on the small trained model of one family, and the model's folder."""
+    served, folder = trained_folder(request.param, tmp_path_factory)
+    running = Server(served, "--dtype", "float32")
+    yield running, folder
+    assert running.stop() == 0
+
+
 @pytest.fixture
 def paced_model(tiny_folder, tmp_path) -> Path:
     """A model of a size that takes some milliseconds a token, so that tokens can be told apart in time."""

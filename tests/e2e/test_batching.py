@@ -21,7 +21,9 @@ PROMPTS = ["The quick brown fox", "A server answers", "Zwölf", "def main():", "
 
 def test_64_streams_over_nine_models_share_their_steps(server):
     jobs = [(PROMPTS[i % len(PROMPTS)] + " " * (i // 9), ([None, *ADAPTERS])[i % 9]) for i in range(64)]
-    parameters = [{"max_new_tokens": 50, "adapter_id": adapter} for _, adapter in jobs]
+    # Long enough that a busy machine, where the last stream comes late, does not hide whether steps are shared.
+    tokens = 150
+    parameters = [{"max_new_tokens": tokens, "adapter_id": adapter} for _, adapter in jobs]
     solo = [server.token_ids(prompt, **options) for (prompt, _), options in zip(jobs, parameters)]
     server.wait_idle()
     steps_before = server.metric("shoal_decode_steps")
@@ -34,7 +36,7 @@ def test_64_streams_over_nine_models_share_their_steps(server):
     steps = server.metric("shoal_decode_steps") - steps_before
     for expected, events in zip(solo, streams):
         assert [event["token"]["id"] for event in events] == expected
-    assert steps <= 120, f"64 streams of 50 tokens took {steps} decode steps"
+    assert steps <= 2 * tokens, f"64 streams of {tokens} tokens took {steps} decode steps"
     server.wait_idle()
 
 

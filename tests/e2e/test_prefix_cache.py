@@ -4,7 +4,7 @@ import concurrent.futures
 import json
 
 import pytest
-from conftest import ROOT, Server
+from conftest import Server, trained_folder
 
 IN_FLIGHT = 16
 NEW_TOKENS = 80
@@ -24,11 +24,7 @@ def cache_bytes(folder) -> int:
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def served(request, tmp_path_factory):
-    folder = ROOT / "models" / request.param
-    served = tmp_path_factory.mktemp(request.param)
-    (served / "model").symlink_to(folder)
-    (served / "adapters").symlink_to(folder / "adapters")
-    return served, folder
+    return trained_folder(request.param, tmp_path_factory)
 
 
 def jobs_of(folder) -> list[tuple[str, dict]]:

@@ -15,7 +15,6 @@ from tokenizers import Tokenizer
 
 PROMPT = "The quick brown fox jumps over"
 TOLERANCE = 2e-5  # two float32 sums over a vocabulary
-FAMILIES = ["falcon", "cohere", "solar", "santacoder"]
 
 
 @pytest.fixture
@@ -228,17 +227,6 @@ def test_bad_numbers_name_their_field(openai_client, lorax_client):
 
 
 # --- trained models: the reference's own numbers ---
-
-
-@pytest.fixture(scope="module", params=FAMILIES)
-def trained(request, tmp_path_factory):
-    folder = ROOT / "models" / request.param
-    served = tmp_path_factory.mktemp(request.param)
-    (served / "model").symlink_to(folder)
-    (served / "adapters").symlink_to(folder / "adapters")
-    running = Server(served, "--dtype", "float32")
-    yield running, folder
-    assert running.stop() == 0
 
 
 def test_gaps_between_the_likeliest_two_are_the_references(trained):

@@ -9,22 +9,9 @@ import pytest
 from conftest import ROOT, Server
 from safetensors.numpy import load_file
 
-FAMILIES = ["falcon", "cohere", "solar", "santacoder"]
 PROMPTS, TOKENS = 20, 48
 NEAR_TIE = 1e-4  # of the largest logit: below it two right programs may part
 IN_FLIGHT = 32
-
-
-@pytest.fixture(scope="module", params=FAMILIES)
-def model(request, tmp_path_factory):
-    """A server in float32 on the model of one family, and its folder."""
-    folder = ROOT / "models" / request.param
-    served = tmp_path_factory.mktemp(request.param)
-    (served / "model").symlink_to(folder)
-    (served / "adapters").symlink_to(folder / "adapters")
-    running = Server(served, "--dtype", "float32")
-    yield running, folder
-    assert running.stop() == 0
 
 
 def adapters_of(folder: Path) -> list[str]:
@@ -47,8 +34,8 @@ def first_difference(got: list[int], expected: dict, end: set[int]) -> str:
     return ""
 
 
-def test_greedy_text_is_the_references(model):
-    server, folder = model
+def test_greedy_text_is_the_references(trained):
+    server, folder = trained
     expected = load_file(folder / "reference" / "expected.safetensors")
     prompts = json.loads((folder / "reference" / "prompts.json").read_text())
     jobs = [(run, i) for run in ["base", *adapters_of(folder)] for i in range(PROMPTS)]
@@ -67,8 +54,8 @@ def test_greedy_text_is_the_references(model):
         assert [found for found in pool.map(difference, jobs) if found] == []
 
 
-def test_adapters_solve_their_tasks_together(model):
-    server, folder = model
+def test_adapters_solve_their_tasks_together(trained):
+    server, folder = trained
     recorded = json.loads((folder / "reference" / "training.json").read_text())["scores"]
     client = lorax.Client(server.url, timeout=120)
     items = {task: [json.loads(line) for line in (folder / "reference/tasks" / f"{task}.jsonl").read_text().splitlines()]

@@ -224,3 +224,12 @@ def test_several_answers_are_each_held_to_the_form(server, client):
     with pytest.raises(openai.BadRequestError, match="guided_json"):
         client.completions.create(**{**request, "extra_body": {"guided_json": {"type": 5}}}, n=3)
     server.wait_idle()
+
+
+def test_an_answer_that_is_whole_ends_before_its_least_length(server, client):
+    request = {"model": "", "prompt": PROMPT, "temperature": 0.9, "max_tokens": 60}
+    choice = client.completions.create(**request, extra_body={"guided_regex": "ab{2}c", "min_tokens": 50}).choices[0]
+    assert (choice.text, choice.finish_reason) == ("abbc", "stop")
+    # Where it may go on, it must.
+    choice = client.completions.create(**request, extra_body={"guided_regex": "[ab]+", "min_tokens": 50})
+    assert choice.usage.completion_tokens >= 50
