@@ -133,22 +133,34 @@ def trained(request, tmp_path_factory):
     assert running.stop() == 0
 
 
+def paced_copy(tiny_folder: Path, folder: Path, **config) -> Path:
+    """The tiny model without its weights, of a size that takes some milliseconds a token."""
+    shutil.copytree(tiny_folder / "model", folder / "model")
+    (folder / "model" / "model.safetensors").unlink()
+    path = folder / "model" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | config))
+    return folder
+
+
 @pytest.fixture
 def paced_model(tiny_folder, tmp_path) -> Path:
-    """A model of a size that takes some milliseconds a token, so that tokens can be told apart in time."""
-    shutil.copytree(tiny_folder / "model", tmp_path / "model")
-    (tmp_path / "model" / "model.safetensors").unlink()
+    """So that tokens can be told apart in time."""
     (tmp_path / "adapters").mkdir()
-    path = tmp_path / "model" / "config.json"
-    config = json.loads(path.read_text())
-    config |= {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 8, "head_dim": 128}
-    path.write_text(json.dumps(config))
-    return tmp_path
+    return paced_copy(tiny_folder, tmp_path, hidden_size=512, intermediate_size=2048, num_hidden_layers=8, head_dim=128)
 
 
 @pytest.fixture
 def paced_server(paced_model):
     running = Server(paced_model, "--load-format", "dummy")
+    yield running
+    assert running.stop() == 0
+
+
+@pytest.fixture
+def deep_server(tiny_folder, tmp_path):
+    """Many layers, which the tiny model's adapters change the first two of."""
+    (tmp_path / "adapters").symlink_to(tiny_folder / "adapters")
+    running = Server(paced_copy(tiny_folder, tmp_path, num_hidden_layers=32), "--load-format", "dummy")
     yield running
     assert running.stop() == 0
 
