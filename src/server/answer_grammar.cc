@@ -66,11 +66,6 @@ class GrammarReader {
   std::optional<ApiError> error_;
 };
 
-const InputJson* find_set(const InputJson& object, const char* name) {
-  const auto found = object.find(name);
-  return found == object.end() || found->is_null() ? nullptr : &*found;
-}
-
 std::string snake_form(std::string_view type) {
   if (type == "JsonObject") return "json_object";
   if (type == "JsonSchema") return "json_schema";

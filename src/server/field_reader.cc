@@ -36,8 +36,7 @@ std::vector<std::int64_t> FieldReader::token_ids(const char* name, const InputJs
 
 const InputJson* FieldReader::find(const char* name) const {
   if (error_) return nullptr;
-  const auto found = json_.find(name);
-  return found == json_.end() || found->is_null() ? nullptr : &*found;
+  return find_set(json_, name);
 }
 
 const InputJson* FieldReader::find_typed(const char* name, bool (InputJson::*has_type)() const noexcept,

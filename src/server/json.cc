@@ -92,6 +92,11 @@ std::vector<std::string_view> element_texts(std::string_view array) {
   return elements;
 }
 
+const InputJson* find_set(const InputJson& object, const char* name) {
+  const auto found = object.find(name);
+  return found == object.end() || found->is_null() ? nullptr : &*found;
+}
+
 std::optional<std::string_view> member_text(std::string_view object, std::string_view key) {
   std::optional<std::string_view> found;
   std::size_t at = object.find('{');

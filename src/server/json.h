@@ -30,6 +30,9 @@ inline constexpr int kMaxJsonDepth = 64;
 
 std::variant<InputJson, JsonFault> parse_json(std::string_view text);
 
+// A member of an object; null where it is absent or null itself.
+const InputJson* find_set(const InputJson& object, const char* name);
+
 // The text of a member of an object, as it was sent: parsed JSON has its keys in another order. `object` has been
 // parsed. Of several members of that name the last, as the parser takes it.
 std::optional<std::string_view> member_text(std::string_view object, std::string_view key);

@@ -19,11 +19,6 @@ ApiError wrong(std::string param, std::string_view what) {
   return {.failure = Failure::kWrongType, .message = fmt::format("`{}`: {}", param, what), .param = param};
 }
 
-const InputJson* find_set(const InputJson& object, const char* name) {
-  const auto found = object.find(name);
-  return found == object.end() || found->is_null() ? nullptr : &*found;
-}
-
 // Names stand in grammar, prompt and answer as they are.
 bool is_name(std::string_view name) {
   constexpr std::string_view kMarks = "_-./:";
