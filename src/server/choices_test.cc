@@ -193,6 +193,7 @@ TEST(Choices, AClientThatLeavesCancelsAll) {
     client.post("/v1/completions", body);
     EXPECT_TRUE(eventually([&] { return service.scheduler.stats().queued + service.scheduler.stats().running >= 5; }));
   }
+  ASSERT_TRUE(eventually([&] { return service.server.num_connections() == 0; }));
   service.engine.resume();
   EXPECT_TRUE(service.comes_to_rest());
   EXPECT_EQ(service.scheduler.stats().cancelled, 5);

@@ -56,6 +56,7 @@ void HttpConnection::abort() {
 
 void HttpConnection::on_turn() {
   asio::post(executor(), [self = shared_from_this()] {
+    if (self->left_the_queue_) return self->core_->large_request_turn.give_back();
     self->has_turn_ = true;
     self->notify();
   });
@@ -227,10 +228,15 @@ asio::awaitable<bool> HttpConnection::wait_for_turn() {
     if (self != nullptr) self->on_turn();
     return self != nullptr;
   });
-  while (!has_turn_) co_await wait_until(Clock::time_point::max());
-  // Nobody is left to read the answer to a request whose client went away while it waited.
-  if (!broken_ && !read_closed_) co_return true;
-  core_->large_request_turn.give_back();
+  const auto client_left = [this] { return broken_ || read_closed_; };
+  while (!has_turn_ && !client_left()) co_await wait_until(Clock::time_point::max());
+  if (!client_left()) co_return true;
+  // Nobody is left to read the answer: the request goes at once, and its turn passes on, now or when it comes.
+  if (has_turn_) {
+    core_->large_request_turn.give_back();
+  } else {
+    left_the_queue_ = true;
+  }
   co_return false;
 }
 

@@ -133,7 +133,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool broken_ = false;       // the socket is closed
   bool keep_open_ = true;     // another request may follow
   bool discard_input_ = false;
-  bool has_turn_ = false;  // as a large request
+  bool has_turn_ = false;        // as a large request
+  bool left_the_queue_ = false;  // of large requests: the turn that may still come is for the next
   bool http10_ = false;
   bool chunked_ = true;
 };

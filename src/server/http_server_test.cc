@@ -114,8 +114,10 @@ TEST(HttpServer, DropsALargeRequestWhoseClientLeftWhileItWaited) {
   ASSERT_TRUE(eventually([&] { return handled == 1; }));
   for (int i = 0; i < 5; ++i) RawClient(server.port()).post("/large", body);  // and gone
   RawClient last(server.port());
+  last.get("/small");
+  EXPECT_EQ(last.read_response().body, "done") << "connections are taken in their order: the five were";
+  ASSERT_TRUE(eventually([&] { return server.num_connections() == 2; })) << "that they have left is known";
   last.post("/large", body);
-  std::this_thread::sleep_for(milliseconds(500));  // all have arrived, and that five have left is known
   go_on = true;
   EXPECT_EQ(first.read_response().body, "done");
   EXPECT_EQ(last.read_response().body, "done");
