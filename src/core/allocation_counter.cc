@@ -10,14 +10,24 @@ namespace {
 
 std::atomic<std::int64_t> allocations = 0;
 
-void* counted(void* data) {
-  allocations.fetch_add(1, std::memory_order_relaxed);
-  if (data == nullptr) throw std::bad_alloc();
-  return data;
-}
-
 std::size_t rounded(std::size_t bytes, std::size_t alignment) {
   return (bytes + alignment) / alignment * alignment;  // never 0
+}
+
+void* counted_alloc(std::size_t bytes) {
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  return std::malloc(bytes == 0 ? 1 : bytes);
+}
+
+void* counted_alloc(std::size_t bytes, std::align_val_t alignment) {
+  const auto align = static_cast<std::size_t>(alignment);
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  return std::aligned_alloc(align, rounded(bytes, align));
+}
+
+void* checked(void* data) {
+  if (data == nullptr) throw std::bad_alloc();
+  return data;
 }
 
 }  // namespace
@@ -26,11 +36,16 @@ std::int64_t num_allocations() { return allocations.load(std::memory_order_relax
 
 }  // namespace shoal::test
 
-void* operator new(std::size_t bytes) { return shoal::test::counted(std::malloc(bytes == 0 ? 1 : bytes)); }
-
+// Each form of `new`, or a sanitizer's own would meet our `delete`: std::stable_partition allocates by the nothrow one.
+void* operator new(std::size_t bytes) { return shoal::test::checked(shoal::test::counted_alloc(bytes)); }
 void* operator new(std::size_t bytes, std::align_val_t alignment) {
-  const auto align = static_cast<std::size_t>(alignment);
-  return shoal::test::counted(std::aligned_alloc(align, shoal::test::rounded(bytes, align)));
+  return shoal::test::checked(shoal::test::counted_alloc(bytes, alignment));
+}
+void* operator new(std::size_t bytes, const std::nothrow_t& /*tag*/) noexcept {
+  return shoal::test::counted_alloc(bytes);
+}
+void* operator new(std::size_t bytes, std::align_val_t alignment, const std::nothrow_t& /*tag*/) noexcept {
+  return shoal::test::counted_alloc(bytes, alignment);
 }
 
 void operator delete(void* data) noexcept { std::free(data); }
@@ -40,7 +55,6 @@ void operator delete(void* data, std::size_t /*bytes*/, std::align_val_t /*align
 
 // What host_allocator() calls.
 extern "C" int posix_memalign(void** data, std::size_t alignment, std::size_t bytes) noexcept {
-  shoal::test::allocations.fetch_add(1, std::memory_order_relaxed);
-  *data = std::aligned_alloc(alignment, shoal::test::rounded(bytes, alignment));
+  *data = shoal::test::counted_alloc(bytes, std::align_val_t(alignment));
   return *data == nullptr ? ENOMEM : 0;
 }
