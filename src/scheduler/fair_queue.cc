@@ -8,11 +8,13 @@
 
 namespace shoal {
 
-// Rounds count requests: the one that a tenant of which none waits for its start sends now stands beside those that
-// started last, the next behind it one round later. So places, which loads of adapters and preemption go by, know
-// tenants too; with one tenant they are the order of submission.
+// Rounds count requests: each of a tenant has a later one, and the one that it sends while none of its waits for its
+// start stands at least beside those that started last. Of the rounds in which it sent nothing it may use the last few.
+// So places, which loads of adapters and preemption go by, know tenants too; with one tenant they are the order of
+// submission.
 std::int64_t FairLevel::round_of_new(const Tenant& tenant) const {
-  return tenant.num_unstarted == 0 ? round_ : std::max(round_, tenant.last_round) + 1;
+  const std::int64_t next = std::max(round_ - kSavedRounds, tenant.last_round + 1);
+  return tenant.num_unstarted == 0 ? std::min(round_, next) : next;
 }
 
 void FairLevel::note_start(const Sequence& sequence) {
@@ -29,6 +31,7 @@ void FairLevel::add(std::unique_ptr<Sequence> sequence) {
                                       [](const auto& a, const auto& b) { return a->arrival < b->arrival; });
   sequence->round = tenant.item.last_round = round_of_new(tenant.item);
   sequence->came_alone = tenant.item.num_unstarted == 0;
+  sequence->in_saved_round = sequence->round < round_;
   // Lines are in the order of places. Room for adapters goes by place: whoever stood first in the line and yet had a
   // later place would wait for the room of those who wait behind it.
   if (place != sequences.end()) sequence->round = std::min(sequence->round, (*place)->round);

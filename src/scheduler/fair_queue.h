@@ -17,6 +17,10 @@ namespace shoal {
 // A tenant's adapter may be served so many tokens more than another of the same tenant before it has to stand back:
 // less than that and requests stay in the order in which they came.
 inline constexpr std::int64_t kAdapterSlackTokens = 8192;
+// What a tenant that sent less than the others may have at once before it stands in line with them: so many tokens more
+// than they were served meanwhile, and so many requests.
+inline constexpr std::int64_t kSavedTokens = 2048;
+inline constexpr std::int64_t kSavedRounds = 8;
 // So many requests of a higher priority start before one of a lower priority goes with them.
 inline constexpr std::int64_t kMaxPassed = 16;
 
@@ -51,7 +55,7 @@ class FairLevel {
   };
   using Lines = FairShares<Line>;
   struct Tenant {
-    Lines adapters{kAdapterSlackTokens};
+    Lines adapters{{.slack = kAdapterSlackTokens, .saved = 0}};
     std::int64_t last_round = 0;
     std::multiset<std::int64_t> rounds;  // of those that wait
     std::int64_t num_waiting = 0;
@@ -63,7 +67,7 @@ class FairLevel {
   std::unique_ptr<Sequence> pop(Tenants::Member& tenant, Lines::Member& line);
   void refresh(Tenants::Member& tenant);
 
-  Tenants tenants_{0};
+  Tenants tenants_{{.slack = 0, .saved = kSavedTokens}};
   std::int64_t num_waiting_ = 0;
   std::int64_t round_ = 0;  // the latest of those that started
 };

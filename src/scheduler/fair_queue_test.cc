@@ -80,13 +80,51 @@ TEST_F(FairQueueTest, WhatIsGeneratedCountsToo) {
   EXPECT_EQ(take_tenants(4), "bbba") << "a and b stand at 40 each, and a came first";
 }
 
-TEST_F(FairQueueTest, WhoStaysAwaySavesUpNothing) {
-  add("b");
+TEST_F(FairQueueTest, WhoStaysAwaySavesUpALittle) {
+  constexpr std::int64_t kTokens = 200;
+  constexpr std::int64_t kSaved = kSavedTokens / kTokens + 1;
+  add("b", "", kTokens);
+  for (int i = 0; i < 200; ++i) add("a", "", kTokens);
+  take(100);
+  for (int i = 0; i < 60; ++i) add("b", "", kTokens);
+  const std::string order = take_tenants(60);
+  EXPECT_EQ(order.find('a'), static_cast<std::size_t>(kSaved)) << order;
+  EXPECT_EQ(std::count(order.begin() + kSaved, order.end(), 'b'), (60 - kSaved) / 2) << order;
+}
+
+// Else bursts with pauses between them would be served before all others.
+TEST_F(FairQueueTest, WhatWasSavedIsSpentOnce) {
+  constexpr std::int64_t kTokens = 200;
+  for (int i = 0; i < 200; ++i) add("a", "", kTokens);
+  take(100);
+  std::string order;
+  for (int burst = 0; burst < 6; ++burst) {
+    for (int i = 0; i < 5; ++i) add("b", "", kTokens);
+    const std::string taken = take_tenants(10);
+    order += taken;
+    finish_taken();  // b has no requests left, or few
+  }
+  const auto num_b = std::count(order.begin(), order.end(), 'b');
+  EXPECT_GE(num_b, kSavedTokens / kTokens);
+  EXPECT_LE(num_b, (60 + kSavedTokens / kTokens) / 2 + 1) << order;
+}
+
+TEST_F(FairQueueTest, AFewRequestsOfWhoSentLittleTakeRoundsThatItDidNotUse) {
   for (int i = 0; i < 100; ++i) add("a");
-  take(80);
+  take(50);
+  const std::int64_t started = taken_.back()->round;
   for (int i = 0; i < 20; ++i) add("b");
-  const std::string order = take_tenants(20);
-  EXPECT_EQ(std::count(order.begin(), order.end(), 'b'), 10) << order;
+  std::vector<std::int64_t> rounds;
+  std::int64_t num_saved = 0;
+  for (const Sequence* sequence : take(20)) {
+    ASSERT_EQ(sequence->request.tenant, "b") << "they cost little";
+    rounds.push_back(sequence->round);
+    num_saved += sequence->in_saved_round ? 1 : 0;
+  }
+  EXPECT_TRUE(std::is_sorted(rounds.begin(), rounds.end()));
+  EXPECT_EQ(std::adjacent_find(rounds.begin(), rounds.end()), rounds.end()) << "one a round";
+  EXPECT_EQ(rounds.front(), started - kSavedRounds);
+  EXPECT_EQ(num_saved, kSavedRounds);
 }
 
 TEST_F(FairQueueTest, WhoWasServedMoreStillWasWhenItComesBack) {
@@ -201,8 +239,23 @@ TEST_F(FairQueueTest, EndedRequestsLeaveFromAnywhere) {
   EXPECT_EQ(queue_.num_levels(), 0U);
 }
 
+TEST(FairShares, NamesAloneTakeNoMoreAndMoreMemory) {
+  FairShares<int> shares({.slack = 0, .saved = 1000});
+  shares.open("stays, and never waits");
+  std::int64_t arrival = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    auto& guest = shares.open("guest-" + std::to_string(i));
+    shares.set_first(guest, QueuePlace{.arrival = ++arrival});
+    shares.set_first(guest, std::nullopt);
+    shares.charge(guest, 1);
+    shares.close(guest);
+    ASSERT_LT(shares.num_members(), 5000U);
+  }
+}
+
 TEST(FairShares, MembersThatComeAndGoAreForgottenWhileOneStays) {
-  FairShares<int> shares(0);
+  constexpr std::int64_t kSaved = 1000;
+  FairShares<int> shares({.slack = 0, .saved = kSaved});
   auto& stays = shares.open("stays");
   std::int64_t arrival = 0;
   shares.set_first(stays, QueuePlace{.arrival = ++arrival});
@@ -213,7 +266,7 @@ TEST(FairShares, MembersThatComeAndGoAreForgottenWhileOneStays) {
     shares.charge(guest, 10);
     shares.close(guest);
     shares.charge(stays, 10);
-    EXPECT_LT(shares.num_members(), 5U);
+    EXPECT_LT(shares.num_members(), 5U + kSaved / 10);
   }
 }
 

@@ -15,9 +15,16 @@
 
 namespace shoal {
 
+struct FairRule {
+  std::int64_t slack =
+      0;  // who was served no more than that above the least served of those that wait goes by its place
+  std::int64_t saved = 0;  // how much of a share can be saved up by staying away
+};
+
 // Start-time fairness as in "Fairness in Serving Large Language Models" (Sheng et al., 2024): who begins to wait is set
-// to at least what the least served of those that wait has, so that nobody saves up a share by staying away. A debt is
-// kept: who had more than others and comes back still had it. All is O(log members).
+// to at least what the least served of those that wait has, but for what may be saved, so that who sends a few requests
+// now and then is not served like one of a flood. A debt is kept: who had more than others and comes back still had it.
+// All is O(log members).
 template <typename Item>
 class FairShares {
  public:
@@ -31,8 +38,7 @@ class FairShares {
     const std::string* name = nullptr;
   };
 
-  // Who was served no more than `slack` above the least served of those that wait is next by its place.
-  explicit FairShares(std::int64_t slack) : slack_(slack) {}
+  explicit FairShares(const FairRule& rule) : rule_(rule) {}
 
   Member* find(const std::string& name) {
     const auto found = members_.find(name);
@@ -55,10 +61,11 @@ class FairShares {
     CHECK(!member.first.has_value());
     if (num_open_ == 0) {
       clear();
-    } else if (member.served <= floor_) {
+    } else if (member.served <= least_of_new()) {
       erase(member);
     } else {
       debtors_.insert({member.served, &member});
+      if (debtors_.size() > kMostRemembered) forget_first_debtor();
     }
   }
   bool empty() const { return num_open_ == 0; }
@@ -80,7 +87,7 @@ class FairShares {
 
   bool has_next() const { return !by_served_.empty(); }
   Member& next() {
-    const std::int64_t most_served = least_served() + slack_;
+    const std::int64_t most_served = least_served() + rule_.slack;
     while (!ahead_.empty() && ahead_.begin()->first <= most_served) {
       Member& caught_up = *ahead_.begin()->second;
       ahead_.erase(ahead_.begin());
@@ -111,9 +118,13 @@ class FairShares {
   }
 
  private:
+  // Members without requests: names are not ours to bound.
+  static constexpr std::size_t kMostRemembered = 4096;
   using ByServed = std::set<std::pair<std::int64_t, Member*>>;
 
   std::int64_t least_served() const { return by_served_.begin()->first; }
+  // What who begins to wait counts as served at least: who has no more need not be remembered.
+  std::int64_t least_of_new() const { return floor_ - rule_.saved; }
 
   // Of all that are ordered, if it is there.
   void take_out(Member& member) {
@@ -137,12 +148,14 @@ class FairShares {
     } else if (last_left_ != nullptr) {
       floor_ = std::max(floor_, last_left_->served);
     }
-    member.served = std::max(member.served, floor_);
-    while (!debtors_.empty() && debtors_.begin()->first <= floor_) {
-      Member& paid = *debtors_.begin()->second;
-      debtors_.erase(debtors_.begin());
-      erase(paid);
-    }
+    member.served = std::max(member.served, least_of_new());
+    while (!debtors_.empty() && debtors_.begin()->first <= least_of_new()) forget_first_debtor();
+  }
+
+  void forget_first_debtor() {
+    Member& paid = *debtors_.begin()->second;
+    debtors_.erase(debtors_.begin());
+    erase(paid);
   }
 
   void erase(Member& member) {
@@ -163,14 +176,14 @@ class FairShares {
     floor_ = 0;
   }
 
-  std::int64_t slack_;
+  const FairRule rule_;
   std::unordered_map<std::string, Member> members_;
   ByServed by_served_;                                 // those that wait and are not set aside
   std::set<std::pair<QueuePlace, Member*>> by_place_;  // of these, those that were not found to be ahead
   ByServed ahead_;                                     // of these, the others
-  ByServed debtors_;                                   // without requests, but served more than the floor
+  ByServed debtors_;                                   // without requests, but remembered
   Member* last_left_ = nullptr;                        // who was the last to wait no more
-  std::int64_t floor_ = 0;                             // what who begins to wait counts as served
+  std::int64_t floor_ = 0;                             // what the least served of those that wait had, as it rose
   std::int64_t num_open_ = 0;
 };
 

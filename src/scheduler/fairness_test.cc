@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,7 @@ struct Flood {
   std::int64_t period;  // turns between two requests of B
   std::int64_t num_blocks = 4096;
   std::int64_t prompt_tokens_of_a = 0;  // 0: as those of B
+  std::int64_t num_random = 0;          // so many requests of B come at random, as often; 0: 50, evenly
 };
 
 // Turns from a request of B to its first token, beside `num_of_a` requests of A for one of B.
@@ -56,9 +58,12 @@ std::vector<std::int64_t> waits_of_b(const Flood& flood, std::int64_t num_of_a) 
   };
   std::vector<TurnRequest*> of_b;
   std::int64_t due_of_a = 0;
-  while (of_b.size() < 50) {
+  std::mt19937 random(7);
+  std::bernoulli_distribution comes_now(1.0 / static_cast<double>(flood.period));
+  while (std::ssize(of_b) < std::max<std::int64_t>(50, flood.num_random)) {
     for (; due_of_a < fixture.num_turns * num_of_a / flood.period; ++due_of_a) fixture.submit(request("a"));
-    if (fixture.num_turns % flood.period == 7) of_b.push_back(fixture.submit(request("b")));
+    const bool comes = flood.num_random > 0 ? comes_now(random) : fixture.num_turns % flood.period == 7;
+    if (comes) of_b.push_back(fixture.submit(request("b")));
     fixture.turn();
   }
   while (of_b.back()->first_token == 0) fixture.turn();
@@ -69,13 +74,15 @@ std::vector<std::int64_t> waits_of_b(const Flood& flood, std::int64_t num_of_a) 
 }
 
 TEST(Fairness, AFloodOfOneTenantHardlyDelaysAnother) {
-  // Few and many places; long answers; prompts of several steps, beside as long and beside short ones.
-  for (const Flood& flood : {Flood{8, 16, 20, 50}, Flood{32, 16, 20, 50}, Flood{8, 16, 200, 400}, Flood{8, 600, 20, 60},
-                             Flood{16, 250, 100, 110}, Flood{8, 2000, 20, 60}, Flood{8, 2000, 20, 60, 4096, 20},
-                             Flood{8, 2000, 4, 60, 4096, 100}}) {
+  // Few and many places; long answers; prompts of several steps, beside as long and beside short ones; at random.
+  for (const Flood& flood :
+       {Flood{8, 16, 20, 50}, Flood{32, 16, 20, 50}, Flood{8, 16, 200, 400}, Flood{8, 600, 20, 60},
+        Flood{16, 250, 100, 110}, Flood{8, 2000, 20, 60}, Flood{8, 2000, 20, 60, 4096, 20},
+        Flood{8, 2000, 4, 60, 4096, 100}, Flood{4, 900, 4, 14, 4096, 0, 150}, Flood{8, 500, 6, 9, 4096, 300, 150}}) {
     const std::int64_t alone = p95(waits_of_b(flood, 0));
     const std::int64_t flooded = p95(waits_of_b(flood, 50));
-    EXPECT_LE(flooded, 2 * alone) << "places " << flood.max_sequences << " prompts " << flood.prompt_tokens;
+    EXPECT_LE(flooded, 2 * alone) << "places " << flood.max_sequences << " prompts " << flood.prompt_tokens
+                                  << " random " << flood.num_random << ": " << flooded << " turns, alone " << alone;
   }
 }
 

@@ -34,12 +34,15 @@ void PromptOrder::add(Sequence& sequence, bool waits) {
   found->num_tokens += sequence.num_pending();
   const Prompt added{.sequence = &sequence, .waits = waits, .tokens_ahead = found->num_tokens, .rank = prompts_.size()};
   const auto stands_back = [&added](const Prompt& each) {
-    const std::int32_t priority = each.sequence->priority;
-    return priority != added.sequence->priority ? priority < added.sequence->priority
-                                                : each.tokens_ahead > added.tokens_ahead;
+    if (each.sequence->priority != added.sequence->priority) {
+      return each.sequence->priority < added.sequence->priority;
+    }
+    if (added.sequence->in_saved_round && runs_before(*added.sequence, *each.sequence)) return true;
+    return added.sequence->came_alone && each.tokens_ahead > added.tokens_ahead;
   };
+  const bool may_overtake = sequence.came_alone || sequence.in_saved_round;
   auto place = prompts_.end();
-  for (auto each = prompts_.begin(); sequence.came_alone && each != prompts_.end(); ++each) {
+  for (auto each = prompts_.begin(); may_overtake && each != prompts_.end(); ++each) {
     const bool is_own = each->sequence->request.tenant == tenant && each->sequence->priority >= sequence.priority;
     if (is_own) {
       place = prompts_.end();

@@ -10,11 +10,12 @@
 
 namespace shoal {
 
-// By place, those that run before those that wait; but a prompt that came while none of its tenant waited goes before
-// prompts of lower priority, and before those that would end later if the tenants shared the tokens equally from now
-// on, each of them computing its own one after the other. So what a tenant sends now and then does not wait for the
-// rest of another's long prompt, while a flood, of prompts however short, overtakes nobody; prompts of equal length and
-// those of one tenant stay in order.
+// By place, those that run before those that wait; but two may go before prompts of lower priority and of later places:
+// - a prompt of a tenant that sent so little that it uses a round which it saved (FairLevel), before all of these;
+// - a prompt that came while none of its tenant waited, before those that would end later if the tenants shared the
+//   tokens equally from now on, each of them computing its own one after the other.
+// So what a tenant sends now and then does not wait for the rest of another's long prompt, while a flood, of prompts
+// however short, overtakes nobody; prompts of equal length and those of one tenant stay in order.
 // Nobody starves: a prompt is overtaken by so many starts at most (kMaxPassed of FairQueue).
 class PromptOrder {
  public:

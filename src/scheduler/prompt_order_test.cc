@@ -75,6 +75,22 @@ TEST(PromptOrder, AFloodOvertakesNobody) {
   EXPECT_EQ(fixture.list(), (Ids{4, 0, 1, 2, 3})) << "but stands behind who sends little";
 }
 
+TEST(PromptOrder, ASavedRoundGoesBeforeLaterOnes) {
+  Fixture fixture;
+  fixture.add(fixture.running, "a", 50);
+  fixture.add(fixture.running, "c", 50);
+  fixture.running[0]->round = 4;
+  fixture.running[1]->round = 6;
+  for (int i = 0; i < 3; ++i) fixture.add(fixture.waiting, "b", 900);
+  for (int i = 0; i < 3; ++i) {
+    Sequence& added = *fixture.waiting[static_cast<std::size_t>(i)];
+    added.round = 3 + i;
+    added.came_alone = i == 0;
+    added.in_saved_round = i < 2;
+  }
+  EXPECT_EQ(fixture.list(), (Ids{2, 0, 3, 1, 4})) << "rounds 3, 4 and 4, 6, but what saved no round waits";
+}
+
 TEST(PromptOrder, PromptsOfEqualLengthKeepTheirOrder) {
   Fixture fixture;
   for (const char* tenant : {"c", "a", "b"}) fixture.add(fixture.waiting, tenant, 500);

@@ -127,6 +127,7 @@ struct Sequence {
   bool taken = false;                // out of the queue, ready or running
   std::int64_t times_passed = 0;     // by higher priorities, once it was ready to run
   bool came_alone = false;           // none of its tenant waited for its start: see PromptOrder
+  bool in_saved_round = false;       // an earlier one than of those that had started when it came
   std::int64_t times_overtaken = 0;  // see PromptOrder
 
   // Once it ended:
