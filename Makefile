@@ -54,7 +54,7 @@ bench: build ## decode and prefill on the four families, against the rates of th
 bench-serving: build ## the server under load, into docs/serving.md; PARTS="exchange chunk" SERVING_FLAGS="--adapters 200"
 	status=0; for part in $(PARTS); do $(PYTHON) bench/serving/run.py --binary build/shoal --part $$part \
 	  --docs docs/serving.md $(SERVING_FLAGS) || status=1; done; exit $$status
-PARTS ?= exchange chunk fairness sweep
+PARTS ?= exchange chunk fairness connections sweep
 
 lint: setup-lint layers ## clang-tidy with our allow-list, on what changed since it last passed
 	cmake --preset release $(CONFIGURE)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from chart import chart
 
-PARTS = ("exchange", "chunk", "fairness", "sweep")
+PARTS = ("exchange", "chunk", "fairness", "connections", "sweep")
 Records = dict[str, dict]  # by name
 
 
@@ -132,6 +132,10 @@ def _fairness(records: Records) -> tuple[str, dict[str, str]]:
     return f"{_run_table(records)}\n\n{loud}\n\n![first tokens](serving-fairness.svg)", {"serving-fairness.svg": svg}
 
 
+def _connections(records: Records) -> tuple[str, dict[str, str]]:
+    return _run_table(records), {}
+
+
 def _median(values: list[float | None]) -> float:
     return statistics.median(math.inf if value is None else value for value in values)
 
@@ -172,4 +176,5 @@ def _sweep(records: Records) -> tuple[str, dict[str, str]]:
     return f"![latency against load](serving-load.svg)\n\n{table(head, rows)}", {"serving-load.svg": svg}
 
 
-SECTIONS = {"exchange": _exchange, "chunk": _chunk, "fairness": _fairness, "sweep": _sweep}
+SECTIONS = {"exchange": _exchange, "chunk": _chunk, "fairness": _fairness, "connections": _connections,
+            "sweep": _sweep}

@@ -16,15 +16,16 @@ sys.path.insert(0, str(Path(__file__).parent))
 import report  # noqa: E402  (the path above comes first)
 from bench import Bench, Settings, say  # noqa: E402
 from chunk import chunk  # noqa: E402
+from connections import connections  # noqa: E402
 from figures import Goal  # noqa: E402
 from parts import Scale, exchange, fairness, sweep  # noqa: E402
 from server import commit, machine  # noqa: E402
 from traces import Lengths  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = {"exchange": exchange, "chunk": chunk, "fairness": fairness, "sweep": sweep}
-REPEATS = {"chunk": 3, "sweep": 3}
-OPEN_SECONDS = {"exchange": 100.0, "fairness": 200.0, "sweep": 40.0}
+PARTS = {"exchange": exchange, "chunk": chunk, "fairness": fairness, "connections": connections, "sweep": sweep}
+REPEATS = {"chunk": 3, "connections": 3, "sweep": 3}
+OPEN_SECONDS = {"exchange": 100.0, "fairness": 200.0, "connections": 100.0, "sweep": 40.0}
 
 
 def span(text: str) -> tuple[int, int]:
@@ -54,7 +55,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     add("--min-loads", type=int, default=1000, help="a closed loop over all adapters goes on until it has more")
     add("--most-seconds", type=float, default=900.0, help="but not for longer")
     add("--shares", default="0.25,0.5,0.75,0.9,1.1", help="of saturation: the rates of a sweep")
-    add("--repeats", type=int, help="default: 3, of chunk and sweep")
+    add("--repeats", type=int, help="default: 3, of chunk, connections and sweep")
     add("--goal", default="0.5,0.05", help="goodput: seconds to the first token, mean seconds between tokens")
     add("--timeout", type=float, default=120.0, help="seconds after which an answer is given up")
     add("--check", type=int, default=4, help="answers of a run that are asked for again on the idle server")

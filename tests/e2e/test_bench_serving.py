@@ -74,6 +74,13 @@ def test_fairness_sends_a_flood(bench):
     assert "beside a loud tenant" not in page and "The loud tenant sent" in page
 
 
+def test_connections_stay_open_beside_a_load(bench):
+    records, page = bench("connections")
+    verdict = records["verdict"]
+    assert verdict["kept"] == [{"idle": 500, "streams": 500}] * len(verdict["kept"]) != []
+    assert "all were kept: yes" in page and "beside-0" in page
+
+
 def test_sweep_covers_loads_and_mixes(bench):
     records, page = bench("sweep")
     check_runs(records)
