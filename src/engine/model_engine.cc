@@ -224,8 +224,9 @@ void ModelEngine::make_cache(const KvCacheShape& shape, std::int64_t num_blocks,
     layer_caches_.push_back({.key = kv_cache_->key(layer), .value = kv_cache_->value(layer)});
   }
   inputs_ = std::make_unique<StepInputs>(backend_, info_.max_step_tokens, info_.max_sequences, max_blocks_each);
-  sampler_ = std::make_unique<Sampler>(backend_, RankedColumns{.summed = model_info_.vocab, .ranked = info_.vocab_size},
-                                       info_.max_sequences);
+  const RankedColumns columns{.summed = model_info_.vocab, .ranked = info_.vocab_size};
+  sampler_ = std::make_unique<Sampler>(backend_, columns, info_.max_sequences);
+  unsampled_ = std::make_unique<UnsampledRows>(backend_, columns, info_);
   sample_rows_.reserve(static_cast<std::size_t>(info_.max_sequences));
   result_.samples.reserve(static_cast<std::size_t>(info_.max_sequences));
 }
@@ -256,9 +257,9 @@ const StepResult& ModelEngine::step(const StepPlan& plan) {
   }
   list_sample_rows(plan);
   sampler_->prepare(ctx.stream, sample_rows_, plan.mask_words);
-  prepare_targets(plan, ctx.stream);
+  unsampled_->prepare(plan, ctx.stream);
   const bool all_decode = !in.cu_seqlen_prefill.defined();
-  if (graphs_ && all_decode && targets_.empty()) {
+  if (graphs_ && all_decode && unsampled_->none()) {
     graphs_->run(ctx.stream, graph_key(in), [&] { run_model(ctx, in); });
   } else {
     run_model(ctx, in);
@@ -269,13 +270,12 @@ const StepResult& ModelEngine::step(const StepPlan& plan) {
 
 void ModelEngine::run_model(Context& ctx, const ForwardInput& in) {
   Tensor logits = model_->forward(ctx, in).logits;
-  if (!targets_.empty()) {
-    target_scorer_->rank(ctx, logits, targets_on_device_);
-    const auto num_sampled = static_cast<std::int64_t>(sample_rows_.size());
-    const Tensor sampled = ctx.arena.take(DType::kFloat32, {num_sampled, logits.dim(1)});
-    ops::gather_rows(ctx, logits, sampled_indices_on_device_, sampled);
-    logits = sampled;
+  if (in.skip_lm_head) {
+    unsampled_->take_hidden(logits);
+    if (sample_rows_.empty() && !unsampled_->has_scored()) return;
+    logits = model_->lm_head(ctx, logits, in.adapter_data.logits);
   }
+  logits = unsampled_->take_logits(ctx, logits);
   if (!sample_rows_.empty()) sampler_->sample(ctx, logits);
 }
 
@@ -333,6 +333,7 @@ void ModelEngine::list_sample_rows(const StepPlan& plan) {
     const std::int32_t end = sequence.cached_length + sequence.query_length;
     const std::span<const LogitBias> biases(plan.biases.data() + sequence.bias_begin,
                                             static_cast<std::size_t>(sequence.num_biases));
+    if (sequence.embed) continue;
     for (std::int32_t row = sequence.scored_rows; row < sequence.logit_rows; ++row) {
       sample_rows_.push_back({.params = sequence.sampling,
                               .position = end - sequence.logit_rows + row + 1,
@@ -346,38 +347,9 @@ void ModelEngine::list_sample_rows(const StepPlan& plan) {
   }
 }
 
-// What follows each row that is scored, and which rows are sampled, on their way to the device.
-void ModelEngine::prepare_targets(const StepPlan& plan, Stream stream) {
-  targets_.clear();
-  sampled_indices_.clear();
-  if (plan.target_ids.empty()) return;
-  std::int64_t num_top = 0;
-  for (const PlanSequence& sequence : plan.sequences) {
-    CHECK_LE(sequence.scored_rows, sequence.logit_rows);
-    for (std::int32_t row = 0; row < sequence.logit_rows; ++row) {
-      const bool is_scored = row < sequence.scored_rows;
-      if (!is_scored) sampled_indices_.push_back(std::ssize(targets_));
-      targets_.push_back(is_scored ? plan.target_ids[static_cast<std::size_t>(sequence.target_begin + row)] : -1);
-    }
-    if (sequence.scored_rows > 0) num_top = std::max<std::int64_t>(num_top, sequence.target_top);
-  }
-  const std::int64_t most_rows = info_.max_scored_rows + info_.max_sequences;
-  if (!target_scorer_) {
-    target_scorer_ = std::make_unique<TokenScorer>(
-        backend_, RankedColumns{.summed = model_info_.vocab, .ranked = info_.vocab_size}, most_rows);
-    target_staging_ = std::make_unique<Staging>(backend_, 2 * (most_rows * 8 + Staging::kAlignment));
-  }
-  target_scorer_->prepare(std::ssize(targets_), num_top);
-  target_staging_->begin();
-  targets_on_device_ = target_staging_->put(targets_, DType::kInt64, static_cast<std::size_t>(most_rows));
-  sampled_indices_on_device_ =
-      target_staging_->put(sampled_indices_, DType::kInt64, static_cast<std::size_t>(most_rows));
-  target_staging_->flush(stream);
-}
-
 void ModelEngine::collect(const StepPlan& plan, Stream stream) {
-  if (sample_rows_.empty() && targets_.empty()) return;
-  if (!targets_.empty()) target_scorer_->download(stream);
+  if (sample_rows_.empty() && unsampled_->none()) return;
+  unsampled_->download(stream);
   if (!sample_rows_.empty()) {
     sampler_->collect(stream);
   } else {
@@ -385,7 +357,7 @@ void ModelEngine::collect(const StepPlan& plan, Stream stream) {
   }
   step_may_run_ = false;
   collect_samples();
-  if (!targets_.empty()) collect_targets(plan);
+  unsampled_->collect(plan, result_);
 }
 
 void ModelEngine::collect_samples() {
@@ -396,22 +368,6 @@ void ModelEngine::collect_samples() {
     if (sample_rows_[row].score == ScoreKind::kNone || sample.token < 0) continue;
     sample.score = static_cast<std::int32_t>(result_.scores.size());
     result_.scores.push_back(sampler_->score(sample_rows_[row], static_cast<std::int64_t>(row)));
-  }
-}
-
-void ModelEngine::collect_targets(const StepPlan& plan) {
-  std::int64_t first_row = 0;
-  for (std::size_t i = 0; i < plan.sequences.size(); ++i) {
-    const PlanSequence& sequence = plan.sequences[i];
-    if (sequence.scored_rows > 0) {
-      result_.targets.push_back({.sequence = static_cast<std::int32_t>(i),
-                                 .begin = static_cast<std::int32_t>(result_.scores.size()),
-                                 .count = sequence.scored_rows});
-    }
-    for (std::int64_t row = first_row; row < first_row + sequence.scored_rows; ++row) {
-      result_.scores.push_back(target_scorer_->model_score(row, sequence.target_top));
-    }
-    first_row += sequence.logit_rows;
   }
 }
 

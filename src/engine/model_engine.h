@@ -12,6 +12,7 @@
 #include "engine/engine.h"
 #include "engine/graph_cache.h"
 #include "engine/step_inputs.h"
+#include "engine/unsampled_rows.h"
 #include "models/causal_lm.h"
 #include "sampling/sampler.h"
 
@@ -102,11 +103,9 @@ class ModelEngine final : public Engine {
   void return_logits(Context& ctx, const Tensor& logits);
   GraphKey graph_key(const ForwardInput& in) const;
   void list_sample_rows(const StepPlan& plan);
-  void prepare_targets(const StepPlan& plan, Stream stream);
   void run_model(Context& ctx, const ForwardInput& in);
   void collect(const StepPlan& plan, Stream stream);
   void collect_samples();
-  void collect_targets(const StepPlan& plan);
 
   const Backend& backend_;
   std::unique_ptr<Communicator> communicator_;
@@ -126,12 +125,7 @@ class ModelEngine final : public Engine {
   Buffer host_logits_;                  // of a step that returns logits, where the device is not the host
   std::unique_ptr<GraphCache> graphs_;  // null where the backend has none
   std::vector<SampleRow> sample_rows_;
-  // Of a step that scores known tokens:
-  std::unique_ptr<TokenScorer> target_scorer_;
-  std::unique_ptr<Staging> target_staging_;    // made when the first such step comes
-  std::vector<std::int64_t> targets_;          // [logits rows] -1 where the row is sampled; empty: none is scored
-  std::vector<std::int64_t> sampled_indices_;  // the logits rows that are sampled
-  Tensor targets_on_device_, sampled_indices_on_device_;
+  std::unique_ptr<UnsampledRows> unsampled_;
   bool step_may_run_ = false;  // queued on a device, and not waited for: a step without samples
   StepResult result_;
 };

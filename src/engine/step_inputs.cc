@@ -43,6 +43,7 @@ void StepInputs::clear() {
   cu_cached_.push_back(0);
   max_blocks_ = 0;
   max_s_ = 0;
+  wants_hidden_ = false;
   seqlen_ = {};
 }
 
@@ -89,6 +90,7 @@ void StepInputs::add_sequence(const StepPlan& plan, const PlanSequence& sequence
     lm_head_indices_.push_back(row);
     logit_adapters_.push_back(sequence.adapter);
   }
+  wants_hidden_ = wants_hidden_ || (sequence.embed && sequence.logit_rows > 0);
   query_.push_back(sequence.query_length);
   cached_.push_back(sequence.cached_length);
   cu_query_.push_back(cu_query_.back() + sequence.query_length);
@@ -138,7 +140,7 @@ ForwardInput StepInputs::forward_input(Stream stream, std::span<const LayerCache
           .adapter_data = adapter_data_,
           .prefill_cache_indices = Tensor(),
           .lm_head_indices = lm_head_indices,
-          .skip_lm_head = false};
+          .skip_lm_head = wants_hidden_};
 }
 
 }  // namespace shoal

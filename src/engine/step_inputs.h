@@ -44,6 +44,7 @@ class StepInputs {
   SequenceLengths seqlen_;
   std::int64_t max_blocks_ = 0;
   std::int32_t max_s_ = 0;
+  bool wants_hidden_ = false;  // of some sequence in place of logits
 };
 
 }  // namespace shoal

@@ -46,6 +46,8 @@ struct PlanSequence {
   std::int32_t num_biases = 0;
   ScoreKind score = ScoreKind::kNone;
   std::int32_t num_top = 0;
+  // The last logits row is not sampled: what the model would make logits of is wanted itself.
+  bool embed = false;
 };
 
 // Block `to` becomes a copy of block `from`, in every layer.
@@ -99,12 +101,16 @@ struct StepResult {
   std::vector<SampledToken> samples;  // one a logits row that is sampled, in plan order
   std::vector<TargetScores> targets;  // one a sequence with scored_rows > 0, in plan order
   std::vector<TokenScore> scores;
-  Tensor logits;  // float32 [sum of logit_rows, vocab] on the host, only with return_logits
+  std::vector<std::int32_t> embedded;  // of StepPlan::sequences those with `embed` whose prompt is whole, in plan order
+  std::vector<float> hidden;           // [embedded, hidden size] the final hidden state of the last token of each
+  Tensor logits;                       // float32 [sum of logit_rows, vocab] on the host, only with return_logits
 
   void clear() {
     samples.clear();
     targets.clear();
     scores.clear();
+    embedded.clear();
+    hidden.clear();
     logits = Tensor();
   }
 };

@@ -199,7 +199,8 @@ void Batch::write_row(const Chunk& chunk) {
                    .num_blocks = static_cast<std::int32_t>(num_blocks),
                    .adapter = sequence.pin.pinned().slot,
                    .logit_rows = chunk.query_length == sequence.num_pending() ? 1 : 0,
-                   .sampling = sequence.request.sampling};
+                   .sampling = sequence.request.sampling,
+                   .embed = sequence.request.embed};
   if (row.sampling.has_penalties() && !sequence.history_given) write_history(sequence, row);
   if (sequence.wants_prompt_scores()) write_scores(sequence, row);
   if (row.logit_rows > row.scored_rows) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <stdexcept>
 #include <utility>
 
@@ -21,6 +22,13 @@ std::uint64_t mix(std::uint64_t state, std::uint64_t value) {
 
 std::uint64_t text_of_weights(const std::string& id, std::uint64_t generation) {
   return mix(1 + generation, std::hash<std::string>()(id));
+}
+
+std::uint64_t text_of_prompt(const Request& request, std::uint64_t generation) {
+  std::uint64_t text =
+      request.adapter.has_value() ? text_of_weights(request.adapter->id, generation) : text_of_weights("", 0);
+  for (const std::int64_t id : request.prompt_ids) text = mix(text, static_cast<std::uint64_t>(id));
+  return text;
 }
 
 }  // namespace
@@ -50,7 +58,13 @@ const StepResult& FakeEngine::step(const StepPlan& plan) {
     const PlanSequence& row = plan.sequences[i];
     check_row(plan, i);
     const std::uint64_t text = run_row(plan, row);
-    const bool is_sampled = row.logit_rows > row.scored_rows;
+    if (row.embed && row.logit_rows > 0) {
+      EXPECT_EQ(row.logit_rows, 1);
+      const std::vector<float> hidden = hidden_of(text, row.sampling);
+      result_.embedded.push_back(static_cast<std::int32_t>(i));
+      result_.hidden.insert(result_.hidden.end(), hidden.begin(), hidden.end());
+    }
+    const bool is_sampled = row.logit_rows > row.scored_rows && !row.embed;
     const std::int64_t token =
         is_sampled ? masked(plan, row, sample(text, row.sampling, row.cached_length + row.query_length)) : -1;
     if (row.sampling.has_penalties()) follow_history(plan, row, text, token);
@@ -203,6 +217,10 @@ void FakeEngine::replace_adapter(const std::string& id) {
   ++generations_[id];
 }
 
+std::uint64_t FakeEngine::num_replacements(const std::optional<AdapterKey>& adapter) const {
+  return adapter ? num_replacements(adapter->id) : 0;
+}
+
 std::uint64_t FakeEngine::num_replacements(const std::string& id) const {
   const std::lock_guard lock(mutex_);
   const auto replaced = generations_.find(id);
@@ -249,14 +267,26 @@ std::int64_t FakeEngine::masked(const StepPlan& plan, const PlanSequence& row, s
   return -1;
 }
 
+std::vector<float> FakeEngine::hidden_of(std::uint64_t text, const SamplingParams& sampling) {
+  constexpr std::uint64_t kSize = 3;
+  std::vector<float> hidden;
+  for (std::uint64_t i = 0; i < kSize; ++i) {
+    hidden.push_back(static_cast<float>(mix(text, i) % 2048) / 1024.0F - 1.0F);
+  }
+  if (sampling.seed == kNanSeed) hidden.back() = std::numeric_limits<float>::quiet_NaN();
+  return hidden;
+}
+
+std::vector<float> FakeEngine::solo_hidden(const Request& request) const {
+  return hidden_of(text_of_prompt(request, num_replacements(request.adapter)), request.sampling);
+}
+
 std::vector<std::int64_t> FakeEngine::solo_tokens(const Request& request) const {
-  return solo_tokens(request, request.adapter.has_value() ? num_replacements(request.adapter->id) : 0);
+  return solo_tokens(request, num_replacements(request.adapter));
 }
 
 std::vector<std::int64_t> FakeEngine::solo_tokens(const Request& request, std::uint64_t generation) const {
-  std::uint64_t text =
-      request.adapter.has_value() ? text_of_weights(request.adapter->id, generation) : text_of_weights("", 0);
-  for (const std::int64_t id : request.prompt_ids) text = mix(text, static_cast<std::uint64_t>(id));
+  std::uint64_t text = text_of_prompt(request, generation);
   std::vector<std::int64_t> tokens;
   for (std::int64_t i = 0; i < request.max_new_tokens; ++i) {
     tokens.push_back(sample(text, request.sampling, static_cast<std::int64_t>(request.prompt_ids.size()) + i));

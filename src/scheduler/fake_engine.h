@@ -56,6 +56,9 @@ class FakeEngine final : public Engine {
   // The same with the adapter as it was after so many replacements.
   std::vector<std::int64_t> solo_tokens(const Request& request, std::uint64_t generation) const;
 
+  // The final hidden state that it gives such a request.
+  std::vector<float> solo_hidden(const Request& request) const;
+
   // Adapters whose id starts with "slow" load until one of these is called; others are ready at once.
   void complete_load(const std::string& id);
   void fail_load(const std::string& id, Error error);
@@ -116,6 +119,8 @@ class FakeEngine final : public Engine {
   std::uint64_t adapter_text(std::int32_t slot) const;
   void follow_history(const StepPlan& plan, const PlanSequence& row, std::uint64_t text, std::int64_t token);
   void score_targets(const StepPlan& plan, std::size_t index);
+  static std::vector<float> hidden_of(std::uint64_t text, const SamplingParams& sampling);
+  std::uint64_t num_replacements(const std::optional<AdapterKey>& adapter) const;
   std::int64_t sample(std::uint64_t text, const SamplingParams& sampling, std::int64_t length) const;
   std::int64_t masked(const StepPlan& plan, const PlanSequence& row, std::int64_t token) const;
   void run_moves();

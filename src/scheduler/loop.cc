@@ -4,7 +4,9 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <cmath>
 #include <exception>
+#include <span>
 #include <utility>
 
 #include "core/block_size.h"
@@ -29,7 +31,8 @@ std::optional<Error> Scheduler::Loop::check_request(const Request& request) cons
   const auto refuse = [](std::string message) { return Error{ErrorCode::kValidation, std::move(message)}; };
   const auto prompt_tokens = static_cast<std::int64_t>(request.prompt_ids.size());
   if (prompt_tokens < 1) return refuse("`inputs` must hold at least one token");
-  if (request.max_new_tokens < 1) return refuse("`max_new_tokens` must be at least 1");
+  if (request.embed && request.max_new_tokens != 0) return refuse("an embedding has no new tokens");
+  if (!request.embed && request.max_new_tokens < 1) return refuse("`max_new_tokens` must be at least 1");
   if (request.min_new_tokens > request.max_new_tokens) {
     return refuse("`min_tokens` must not be larger than the most new tokens");
   }
@@ -238,9 +241,10 @@ void Scheduler::Loop::apply(const StepResult& result) {
   ++counters_.steps;
   if (batch_.plan_has_decode_rows()) ++counters_.decode_steps;
   take_prompt_scores(result);
-  std::int64_t expected_samples = 0;
-  for (const Sequence* sequence : batch_.planned()) expected_samples += sequence->num_pending() == 0 ? 1 : 0;
-  CHECK_EQ(static_cast<std::int64_t>(result.samples.size()), expected_samples);
+  std::int64_t expected_rows = 0;
+  for (const Sequence* sequence : batch_.planned()) expected_rows += sequence->num_pending() == 0 ? 1 : 0;
+  CHECK_EQ(std::ssize(result.samples) + std::ssize(result.embedded), expected_rows);
+  take_hidden(result);
   for (const SampledToken& sample : result.samples) {
     Sequence& sequence = *batch_.planned()[static_cast<std::size_t>(sample.sequence)];
     if (sample.token < 0) {
@@ -258,6 +262,21 @@ void Scheduler::Loop::take_prompt_scores(const StepResult& result) {
     Sequence& sequence = *batch_.planned()[static_cast<std::size_t>(targets.sequence)];
     const auto begin = result.scores.begin() + targets.begin;
     sequence.prompt_scores.insert(sequence.prompt_scores.end(), begin, begin + targets.count);
+  }
+}
+
+void Scheduler::Loop::take_hidden(const StepResult& result) {
+  if (result.embedded.empty()) return;
+  const std::size_t size = result.hidden.size() / result.embedded.size();
+  for (std::size_t i = 0; i < result.embedded.size(); ++i) {
+    Sequence& sequence = *batch_.planned()[static_cast<std::size_t>(result.embedded[i])];
+    const std::span<const float> hidden = std::span(result.hidden).subspan(i * size, size);
+    if (std::all_of(hidden.begin(), hidden.end(), [](float value) { return std::isfinite(value); })) {
+      sequence.timings.first_token = options_.now();
+      finish(sequence, FinishReason::kLength).hidden.assign(hidden.begin(), hidden.end());
+    } else {
+      fail(sequence, {ErrorCode::kGeneration, "the model's hidden states are not finite"});
+    }
   }
 }
 
@@ -285,8 +304,7 @@ void Scheduler::Loop::find_masks() {
 
 void Scheduler::Loop::accept(Sequence& sequence, const SampledToken& sample, const StepResult& result) {
   CHECK_EQ(sequence.num_pending(), 0);
-  const Clock::time_point now = options_.now();
-  if (sequence.num_generated() == 0) sequence.timings.first_token = now;
+  if (sequence.num_generated() == 0) sequence.timings.first_token = options_.now();
   sequence.tokens.push_back(sample.token);
   ++counters_.generated_tokens;
   AnswerText::Step step = sequence.answer.push(sample.token, sample.logprob);
@@ -302,9 +320,12 @@ void Scheduler::Loop::accept(Sequence& sequence, const SampledToken& sample, con
   }
   step.event.last = step.reason.has_value();
   sequence.stream->push(std::move(step.event));
-  if (!step.reason.has_value()) return;
-  sequence.timings.finished = now;
-  FinishEvent event{.reason = *step.reason,
+  if (step.reason.has_value()) finish(sequence, *step.reason);
+}
+
+FinishEvent& Scheduler::Loop::finish(Sequence& sequence, FinishReason reason) {
+  sequence.timings.finished = options_.now();
+  FinishEvent event{.reason = reason,
                     .generated_text = {},
                     .tail = {},
                     .prompt_tokens = sequence.num_prompt_tokens,
@@ -313,8 +334,8 @@ void Scheduler::Loop::accept(Sequence& sequence, const SampledToken& sample, con
                     .timings = sequence.timings};
   sequence.answer.finish(event);
   sequence.ended = true;
-  sequence.last_event = std::move(event);
   ++counters_.finished;
+  return std::get<FinishEvent>(sequence.last_event.emplace(std::move(event)));
 }
 
 void Scheduler::Loop::fail(Sequence& sequence, Error error) {

@@ -67,6 +67,8 @@ class Scheduler::Loop {
   void run_step(const StepPlan& plan);
   void apply(const StepResult& result);
   void take_prompt_scores(const StepResult& result);
+  void take_hidden(const StepResult& result);
+  FinishEvent& finish(Sequence& sequence, FinishReason reason);  // what its reader will get
   void accept(Sequence& sequence, const SampledToken& sample, const StepResult& result);
   void find_masks();
   void fail(Sequence& sequence, Error error);

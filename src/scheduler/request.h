@@ -36,7 +36,7 @@ struct ScoreOptions {
 // Checked by server/ before it is submitted: lengths, ranges, tokenization.
 struct Request {
   std::vector<std::int64_t> prompt_ids;  // at least one
-  std::int64_t max_new_tokens = 0;       // >= 1; prompt + new <= the served length
+  std::int64_t max_new_tokens = 0;       // >= 1, 0 with `embed`; prompt + new <= the served length
   SamplingParams sampling;
   std::optional<AdapterKey> adapter;              // none: the base model
   std::vector<std::string> stop;                  // none empty
@@ -52,6 +52,7 @@ struct Request {
   std::string cache_salt = {};  // requests of different salts share no cached prefix
   // What the answer must look like; null: anything. Shared with other requests and whoever keeps it for the next one.
   std::shared_ptr<const Grammar> grammar = {};
+  bool embed = false;  // wants FinishEvent::hidden and no answer
 };
 
 enum class FinishReason : std::uint8_t { kLength, kEndOfSequence, kStopSequence };
@@ -82,6 +83,7 @@ struct FinishEvent {
   std::int64_t generated_tokens = 0;
   std::optional<std::int64_t> cached_tokens;  // of the prompt, found in the prefix cache; none: it is off
   RequestTimings timings;
+  std::vector<float> hidden = {};  // [hidden size] the last token's final hidden state, if that was wanted
 };
 
 // TokenEvent*, then FinishEvent or Error; nothing after either.

@@ -64,6 +64,8 @@ void handle_generate_stream(ServerContext& context, const JsonCall& call);  // P
 void handle_compat_generate(ServerContext& context, const JsonCall& call);  // POST / and /invocations
 void handle_completions(ServerContext& context, const JsonCall& call);      // POST /v1/completions
 void handle_chat(ServerContext& context, const JsonCall& call);             // POST /v1/chat/completions
+void handle_embed(ServerContext& context, const JsonCall& call);            // POST /embed
+void handle_embeddings(ServerContext& context, const JsonCall& call);       // POST /v1/embeddings
 void handle_tokenize(ServerContext& context, const JsonCall& call);         // POST /tokenize
 
 void handle_detokenize(ServerContext& context, const JsonCall& call);  // POST /detokenize
@@ -74,6 +76,8 @@ void handle_ping(ServerContext& context, const HttpRequest& request, const Respo
 void handle_health(ServerContext& context, const HttpRequest& request, const ResponseWriter& writer);
 void handle_info(ServerContext& context, const HttpRequest& request, const ResponseWriter& writer);
 void handle_metrics(ServerContext& context, const HttpRequest& request, const ResponseWriter& writer);
+void handle_openapi(ServerContext& context, const HttpRequest& request, const ResponseWriter& writer);
+void handle_docs(ServerContext& context, const HttpRequest& request, const ResponseWriter& writer);
 void handle_models(ServerContext& context, const HttpRequest& request, const ResponseWriter& writer);
 void handle_model(ServerContext& context, const HttpRequest& request, const ResponseWriter& writer);  // /v1/models/{id}
 

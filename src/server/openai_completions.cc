@@ -6,25 +6,17 @@
 #include "server/answer_grammar.h"
 #include "server/fill_in_middle.h"
 #include "server/openai_answer.h"
+#include "server/prompts.h"
 
 namespace shoal {
 
 namespace {
 
-Parsed<std::vector<std::int64_t>> prompt_ids(const ServerContext& context, const CompletionPrompt& prompt,
-                                             SpecialTokens special) {
-  if (const auto* ids = std::get_if<std::vector<std::int64_t>>(&prompt)) return *ids;
-  const auto& text = std::get<std::string>(prompt);
-  auto ids = context.services.tokenizer.encode(text, special);
-  if (!ids.ok()) return to_api_error(ids.error());
-  return std::move(ids.value());
-}
-
 // Token ids of a prompt, with the suffix where there is one: its markers stand in place of special tokens.
 Parsed<std::vector<std::int64_t>> completion_ids(const ServerContext& context, const CompletionPrompt& prompt,
                                                  const std::string& suffix) {
   if (!suffix.empty()) {
-    auto prefix = prompt_ids(context, prompt, SpecialTokens::kNone);
+    auto prefix = prompt_ids(context.services.tokenizer, prompt, SpecialTokens::kNone);
     if (std::holds_alternative<ApiError>(prefix)) return prefix;
     return middle_prompt(context.services.tokenizer, std::get<std::vector<std::int64_t>>(prefix), suffix);
   }
@@ -32,7 +24,7 @@ Parsed<std::vector<std::int64_t>> completion_ids(const ServerContext& context, c
   if (text != nullptr && text->empty()) {
     return ApiError{.failure = Failure::kValidation, .message = "`prompt` must not be empty", .param = "prompt"};
   }
-  return prompt_ids(context, prompt, SpecialTokens::kAdd);
+  return prompt_ids(context.services.tokenizer, prompt, SpecialTokens::kAdd);
 }
 
 OpenAiForm completion_form() {

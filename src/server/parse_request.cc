@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <span>
 
-#include "server/field_reader.h"
 #include "server/parse_scores.h"
+#include "server/prompts.h"
 
 namespace shoal {
 
@@ -163,9 +163,12 @@ void read_openai(FieldReader& reader, GenerateParameters& parameters, bool& stre
   read_stop(reader, parameters);
   read_stop_tokens(reader, parameters);
   std::optional<bool> flag;
-  reader.read("ignore_eos_token", flag);
-  parameters.ignore_eos_token = flag.value_or(false);
-  flag.reset();
+  for (const char* name : {"ignore_eos_token", "ignore_eos"}) {
+    reader.read(name, flag);
+    parameters.ignore_eos_token = parameters.ignore_eos_token || flag.value_or(false);
+    flag.reset();
+  }
+  reader.read("skip_special_tokens", parameters.skip_special_tokens);
   reader.read("stream", flag);
   stream = flag.value_or(false);
   if (const InputJson* options = reader.find("stream_options"); options != nullptr) {
@@ -190,28 +193,6 @@ void refuse_streamed_prompt_logprobs(FieldReader& reader, bool stream, const Gen
 
 // "model" names the adapter; whether it is the base model's id is known to the endpoint.
 void read_model(FieldReader& reader, std::string& model) { reader.read("model", model, Presence::kRequired); }
-
-// A text, token ids, or a list of either.
-void read_prompts(FieldReader& reader, CompletionRequest& request) {
-  const InputJson* prompt = reader.find("prompt");
-  if (prompt == nullptr) {
-    reader.fail("prompt", "missing field");
-    return;
-  }
-  const bool is_list =
-      prompt->is_array() && !prompt->empty() && (prompt->front().is_array() || prompt->front().is_string());
-  const InputJson one = is_list ? InputJson() : InputJson::array({*prompt});
-  for (const InputJson& each : is_list ? *prompt : one) {
-    if (each.is_string()) {
-      request.prompts.emplace_back(each.get<std::string>());
-    } else if (each.is_array()) {
-      request.prompts.emplace_back(reader.token_ids("prompt", each));
-    } else {
-      reader.fail("prompt", fmt::format("expected a string, token ids or a list of either, got {}", each.type_name()));
-      return;
-    }
-  }
-}
 
 // Text parts are joined; an image becomes a markdown image, as LoRAX does it.
 std::string join_parts(FieldReader& reader, const InputJson& parts) {
@@ -294,6 +275,14 @@ void read_messages(FieldReader& reader, std::optional<ApiError>& error, std::vec
 
 }  // namespace
 
+void read_adapter_parameters(FieldReader& reader, GenerateParameters& parameters) {
+  reader.read("adapter_id", parameters.adapter_id);
+  reader.read("adapter_source", parameters.adapter_source);
+  std::optional<std::string> api_token;
+  reader.read("api_token", api_token);
+  note_unserved(parameters, reader.find("merged_adapters") != nullptr, "merged_adapters");
+}
+
 Parsed<NativeRequest> parse_native(const InputJson& body) {
   std::optional<ApiError> error;
   NativeRequest request;
@@ -313,7 +302,7 @@ Parsed<CompletionRequest> parse_completion(const InputJson& body) {
   CompletionRequest request;
   FieldReader reader(body, "", error);
   read_model(reader, request.model);
-  if (!error) read_prompts(reader, request);
+  if (!error) request.prompts = read_prompts(reader, "prompt");
   read_openai(reader, request.parameters, request.stream, request.include_usage);
   read_completion_scores(reader, request.parameters);
   note_unserved_fields(reader, request.parameters, kUnservedCompletion);

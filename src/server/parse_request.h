@@ -10,6 +10,7 @@
 
 #include "scheduler/request.h"
 #include "server/errors.h"
+#include "server/field_reader.h"
 #include "server/json.h"
 
 namespace shoal {
@@ -47,6 +48,7 @@ struct GenerateParameters {
   std::optional<std::uint32_t> min_tokens;
   std::vector<LogitBias> logit_bias;  // ascending ids
   std::optional<bool> return_full_text;
+  std::optional<bool> skip_special_tokens;
   std::vector<std::string> stop;
   std::vector<std::int64_t> stop_token_ids;
   StopText stop_text = StopText::kKeep;
@@ -57,6 +59,7 @@ struct GenerateParameters {
   std::string max_new_tokens_name = "max_new_tokens";  // as the client spelled it, for messages
   std::string logprobs_name = "logprobs";
   std::optional<AnswerGrammar> grammar;
+  bool embed = false;  // of the embedding routes
   // The first field asked for that this server knows but does not serve; refused when values are checked.
   std::string unserved;
 };
@@ -104,6 +107,9 @@ struct ChatRequest {
 
 template <typename T>
 using Parsed = std::variant<T, ApiError>;
+
+// What names the adapter of an embedding.
+void read_adapter_parameters(FieldReader& reader, GenerateParameters& parameters);
 
 Parsed<NativeRequest> parse_native(const InputJson& body);
 Parsed<CompletionRequest> parse_completion(const InputJson& body);

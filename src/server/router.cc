@@ -22,13 +22,15 @@ struct Route {
   bool open;  // needs no API key
 };
 
-constexpr std::array<Route, 17> kRoutes = {{
+constexpr std::array<Route, 21> kRoutes = {{
     {"/", handle_health, handle_compat_generate, false},
     {"/invocations", nullptr, handle_compat_generate, false},
     {"/generate", nullptr, handle_generate, false},
     {"/generate_stream", nullptr, handle_generate_stream, false},
     {"/v1/completions", nullptr, handle_completions, false},
     {"/v1/chat/completions", nullptr, handle_chat, false},
+    {"/embed", nullptr, handle_embed, false},
+    {"/v1/embeddings", nullptr, handle_embeddings, false},
     {"/tokenize", nullptr, handle_tokenize, false},
     {"/detokenize", nullptr, handle_detokenize, false},
     {"/classify", nullptr, handle_classify, false},
@@ -40,6 +42,8 @@ constexpr std::array<Route, 17> kRoutes = {{
     {"/startup", handle_startup, nullptr, false},
     {"/info", handle_info, nullptr, false},
     {"/metrics", handle_metrics, nullptr, true},
+    {"/api-doc/openapi.json", handle_openapi, nullptr, true},
+    {"/docs", handle_docs, nullptr, true},
 }};
 
 const Route* find_route(std::string_view path) {
@@ -153,6 +157,15 @@ void route(ServerContext& context, HttpRequest request, const ResponseWriter& wr
     send_error(writer, {.failure = Failure::kWrongMethod, .message = "method not allowed", .param = {}}, style,
                {{"allow", allowed_methods(*entry)}});
   }
+}
+
+std::vector<std::pair<std::string, std::string>> list_routes() {
+  std::vector<std::pair<std::string, std::string>> routes;
+  for (const Route& each : kRoutes) {
+    if (each.get != nullptr) routes.emplace_back("get", each.path);
+    if (each.post != nullptr) routes.emplace_back("post", each.path);
+  }
+  return routes;
 }
 
 void route_fault(ServerContext& context, int status, const HttpRequest& request, const ResponseWriter& writer) {

@@ -227,8 +227,9 @@ Parsed<PreparedRequest> prepare_request(const GenerateParameters& parameters, st
     if (id < 0 || id >= vocab_size) return invalid("prompt", fmt::format("token id {} is not in the vocabulary", id));
   }
   const std::int64_t limit = options.max_total_tokens;
-  const std::int64_t max_new_tokens =
+  std::int64_t max_new_tokens =
       parameters.max_new_tokens.value_or(std::max<std::int64_t>(limit - num_prompt_tokens, 1));
+  if (parameters.embed) max_new_tokens = 0;
   if (num_prompt_tokens + max_new_tokens > limit) {
     return invalid(parameters.max_new_tokens_name,
                    fmt::format("prompt tokens + `{}` must be <= {}, given: {} prompt tokens and {} new ones",
@@ -255,12 +256,14 @@ Parsed<PreparedRequest> prepare_request(const GenerateParameters& parameters, st
   Request& request = prepared.request;
   request.prompt_ids = std::move(prompt_ids);
   request.max_new_tokens = max_new_tokens;
+  request.embed = parameters.embed;
   request.sampling = make_sampling(parameters, vocab_size, random_seed);
   request.stop = parameters.stop;
   request.stop_text = parameters.stop_text;
   request.stop_token_ids = parameters.stop_token_ids;
   std::sort(request.stop_token_ids.begin(), request.stop_token_ids.end());
   request.ignore_eos = parameters.ignore_eos_token;
+  request.skip_special_tokens = parameters.skip_special_tokens.value_or(true);
   request.min_new_tokens = min_tokens;
   request.logit_bias = parameters.logit_bias;
   request.scores = make_scores(parameters);

@@ -1,4 +1,4 @@
-// Scores of the engine against the logits that teacher forcing gives for the same tokens.
+// Scores and hidden states of the engine against the logits that teacher forcing gives for the same tokens.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <limits>
 #include <numeric>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,8 @@
 #include "engine/model_engine.h"
 #include "engine/teacher_forcing.h"
 #include "ops/backends.h"
+#include "weights/checkpoint.h"
+#include "weights/tensor_values.h"
 
 namespace shoal {
 namespace {
@@ -30,9 +33,9 @@ class NoSource final : public AdapterSource {
   AdapterVersion version(const AdapterKey&) override { return {}; }
 };
 
-class TokenScores : public ::testing::Test {
+class UnsampledRowsTest : public ::testing::Test {
  protected:
-  TokenScores() {
+  UnsampledRowsTest() {
     EngineOptions options;
     options.model_path = kModel;
     options.kv_cache_bytes = std::int64_t{1} << 20;
@@ -93,7 +96,7 @@ class TokenScores : public ::testing::Test {
   std::vector<std::vector<float>> logits_;  // [kLength][vocab]
 };
 
-TEST_F(TokenScores, OfAPromptAreThoseOfTeacherForcingInEveryChunking) {
+TEST_F(UnsampledRowsTest, ScoresOfAPromptAreThoseOfTeacherForcingInEveryChunking) {
   for (const std::int32_t chunk : {kLength, 16, 7, 1}) {
     std::vector<TokenScore> scores;
     std::int64_t sampled = -1;
@@ -140,7 +143,7 @@ TEST_F(TokenScores, OfAPromptAreThoseOfTeacherForcingInEveryChunking) {
   }
 }
 
-TEST_F(TokenScores, BiasesMoveTheChoiceAndNotTheModelsScores) {
+TEST_F(UnsampledRowsTest, BiasesMoveTheChoiceAndNotTheModelsScores) {
   const std::vector<std::int64_t> order = by_likelihood(kLength - 1);
   const auto sample = [&](std::vector<LogitBias> biases, ScoreKind kind) {
     StepPlan plan;
@@ -173,7 +176,7 @@ TEST_F(TokenScores, BiasesMoveTheChoiceAndNotTheModelsScores) {
   EXPECT_EQ(sample(lift, ScoreKind::kModel).first.token, order.back());
 }
 
-TEST_F(TokenScores, OfSampledTokensFollowTheCuts) {
+TEST_F(UnsampledRowsTest, ScoresOfSampledTokensFollowTheCuts) {
   StepPlan plan;
   PlanSequence row = row_of(plan, 0, kLength, 0);
   row.logit_rows = 1;
@@ -197,6 +200,73 @@ TEST_F(TokenScores, OfSampledTokensFollowTheCuts) {
     }
   }
   EXPECT_EQ(top[3].logprob, -std::numeric_limits<float>::infinity()) << "what a cut dropped";
+}
+
+// What `hidden` says of the next token, by the checkpoint's own head.
+std::vector<double> logits_of(std::span<const float> hidden) {
+  const Checkpoint checkpoint = Checkpoint::open(kModel);
+  const Tensor head = checkpoint.tensor("lm_head.weight");
+  const std::vector<float> weights = float_values(head);
+  const auto width = static_cast<std::size_t>(head.dim(1));
+  EXPECT_EQ(hidden.size(), width);
+  std::vector<double> logits(static_cast<std::size_t>(head.dim(0)));
+  for (std::size_t id = 0; id < logits.size(); ++id) {
+    for (std::size_t i = 0; i < width; ++i) logits[id] += double{weights[id * width + i]} * double{hidden[i]};
+  }
+  return logits;
+}
+
+TEST_F(UnsampledRowsTest, HiddenStatesAreWhatTheHeadMakesLogitsOf) {
+  std::vector<float> whole;
+  for (const std::int32_t chunk : {kLength, 16, 1}) {
+    std::vector<float> hidden;
+    for (std::int32_t cached = 0; cached < kLength; cached += chunk) {
+      StepPlan plan;
+      // Beside it rows that are sampled, before and after, and one that is scored.
+      plan.sequences.push_back({.state_slot = 1, .query_length = 1, .num_blocks = 1, .logit_rows = 1});
+      plan.input_ids = {5};
+      plan.block_ids = {4};
+      PlanSequence row = row_of(plan, cached, std::min(chunk, kLength - cached), 0);
+      const bool is_last = cached + row.query_length == kLength;
+      plan.target_ids.clear();
+      row.scored_rows = 0;
+      row.logit_rows = is_last ? 1 : 0;
+      row.embed = true;
+      plan.sequences.push_back(row);
+      plan.sequences.push_back(row_of(plan, 0, kLength, 8));
+      const StepResult& result = engine_->step(plan);
+      ASSERT_EQ(result.samples.size(), 2U);
+      EXPECT_EQ(result.samples[0].sequence, 0);
+      EXPECT_EQ(result.samples[1].sequence, 2);
+      EXPECT_EQ(result.samples[1].token, by_likelihood(kLength - 1)[0]);
+      ASSERT_EQ(result.targets.size(), 1U);
+      EXPECT_NEAR(result.scores[0].logprob, logprob(0, ids_[1]), kTolerance);
+      ASSERT_EQ(result.embedded.size(), is_last ? 1U : 0U);
+      if (!is_last) continue;
+      EXPECT_EQ(result.embedded[0], 1);
+      hidden = result.hidden;
+    }
+    const std::vector<double> logits = logits_of(hidden);
+    ASSERT_EQ(logits.size(), logits_[kLength - 1].size());
+    for (std::size_t id = 0; id < logits.size(); ++id) EXPECT_NEAR(logits[id], logits_[kLength - 1][id], 1e-4);
+    if (whole.empty()) whole = hidden;
+    EXPECT_EQ(hidden, whole) << "chunk " << chunk;
+  }
+}
+
+TEST_F(UnsampledRowsTest, AStepOfHiddenStatesAloneSamplesNothing) {
+  StepPlan plan;
+  PlanSequence row = row_of(plan, 0, kLength, 0);
+  plan.target_ids.clear();
+  row.scored_rows = 0;
+  row.logit_rows = 1;
+  row.embed = true;
+  plan.sequences.push_back(row);
+  const StepResult& result = engine_->step(plan);
+  EXPECT_TRUE(result.samples.empty());
+  EXPECT_TRUE(result.scores.empty());
+  const std::vector<double> logits = logits_of(result.hidden);
+  for (std::size_t id = 0; id < logits.size(); ++id) EXPECT_NEAR(logits[id], logits_[kLength - 1][id], 1e-4);
 }
 
 }  // namespace
