@@ -240,7 +240,8 @@ TEST_F(UnsampledRowsTest, HiddenStatesAreWhatTheHeadMakesLogitsOf) {
       EXPECT_EQ(result.samples[1].sequence, 2);
       EXPECT_EQ(result.samples[1].token, by_likelihood(kLength - 1)[0]);
       ASSERT_EQ(result.targets.size(), 1U);
-      EXPECT_NEAR(result.scores[0].logprob, logprob(0, ids_[1]), kTolerance);
+      EXPECT_NEAR(result.scores[static_cast<std::size_t>(result.targets[0].begin)].logprob, logprob(0, ids_[1]),
+                  kTolerance);
       ASSERT_EQ(result.embedded.size(), is_last ? 1U : 0U);
       if (!is_last) continue;
       EXPECT_EQ(result.embedded[0], 1);

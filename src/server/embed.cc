@@ -84,7 +84,8 @@ void scale_to_length_1(std::vector<float>& vector) {
 void append_numbers(std::span<const float> vector, std::string& json) {
   json += '[';
   for (std::size_t i = 0; i < vector.size(); ++i) {
-    fmt::format_to(std::back_inserter(json), i == 0 ? "{}" : ",{}", vector[i]);
+    if (i > 0) json += ',';
+    fmt::format_to(std::back_inserter(json), "{}", vector[i]);
   }
   json += ']';
 }
