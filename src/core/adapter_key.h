@@ -4,18 +4,29 @@
 #pragma once
 
 #include <compare>
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
+
+#include "core/adapter_merge.h"
 
 namespace shoal {
 
 // What a request names. Equal keys are the same adapter.
 struct AdapterKey {
   std::string source = "local";  // "local", later "hub", "s3"
-  std::string id;
+  std::string id;  // of a merge: those of its members, joined by commas
+  std::optional<AdapterMerge> merge = {};
 
   bool operator==(const AdapterKey&) const = default;
 };
+
+// Equal names are equal keys, and no others.
+std::string unique_name(const AdapterKey& key);
+
+// The key of a merge's member, found where the merge's is.
+AdapterKey member_key(const AdapterKey& key, std::size_t index);
 
 // Another signature of one key means that its files were replaced.
 struct AdapterVersion {

@@ -53,4 +53,10 @@ AdapterIdentity digest_of(std::span<const LoraPair> pairs) {
   return digest.finish();
 }
 
+std::uint64_t seed_of(std::string_view text) {
+  Sha256 digest;
+  digest.add(text.data(), std::ssize(text));
+  return digest.finish().high;
+}
+
 }  // namespace shoal
