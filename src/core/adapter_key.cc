@@ -6,6 +6,11 @@
 
 namespace shoal {
 
+bool is_sum(const AdapterMerge& merge) {
+  return merge.strategy == MergeStrategy::kLinear ||
+         (merge.strategy == MergeStrategy::kDareLinear && merge.density >= 1.0F);
+}
+
 std::string_view strategy_name(MergeStrategy strategy) {
   switch (strategy) {
     case MergeStrategy::kLinear:
@@ -40,6 +45,8 @@ std::string unique_name(const AdapterKey& key) {
   }
   return name;
 }
+
+bool is_slow(const AdapterKey& key) { return key.merge && !is_sum(*key.merge); }
 
 AdapterKey member_key(const AdapterKey& key, std::size_t index) {
   AdapterKey member = key;

@@ -25,6 +25,9 @@ struct AdapterKey {
 // Equal names are equal keys, and no others.
 std::string unique_name(const AdapterKey& key);
 
+// A merge that takes far longer than a load.
+bool is_slow(const AdapterKey& key);
+
 // The key of a merge's member, found where the merge's is.
 AdapterKey member_key(const AdapterKey& key, std::size_t index);
 

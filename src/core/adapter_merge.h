@@ -23,6 +23,9 @@ struct AdapterMerge {
   bool operator==(const AdapterMerge&) const = default;
 };
 
+// Nothing is dropped and no sign elected: the changes are weighted and summed, which costs no more than reading them.
+bool is_sum(const AdapterMerge& merge);
+
 std::string_view strategy_name(MergeStrategy strategy);
 
 // Equal texts are equal merges, and no others.

@@ -11,18 +11,24 @@
 namespace shoal {
 namespace {
 
-// They read and hash files: more than the cores are of no use.
+// They read and hash files: more than the cores are of no use, but one may be busy with a merge for long.
 int num_loaders(const AdapterStoreOptions& options) {
   if (options.num_loader_threads > 0) return options.num_loader_threads;
-  return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, 4U));
+  return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 2U, 4U));
+}
+
+// Where the host computes the steps too, merges take no more of it than any load.
+int num_merge_threads(const Backend& backend) {
+  if (backend.device() == DeviceKind::kCpu) return 1;
+  return static_cast<int>(std::clamp(std::thread::hardware_concurrency() / 2, 1U, 16U));
 }
 
 }  // namespace
 
 AdapterStore::AdapterStore(AdapterSource& source, const LoraTargets& targets, const Backend& backend, Wakeup& wakeup,
                            const AdapterStoreOptions& options)
-    : source_(source),
-      targets_(targets),
+    : reader_(source, targets,
+              {.most_member_bytes = options.host_bytes, .num_merge_threads = num_merge_threads(backend)}),
       backend_(backend),
       wakeup_(wakeup),
       host_(backend.staging_allocator(), options.host_bytes),
@@ -100,9 +106,11 @@ void AdapterStore::tell() {
 }
 
 std::optional<AdapterTiers::Move> AdapterStore::next_load() {
-  std::optional<AdapterTiers::Move> move = tiers_.next_load();
+  using Loads = AdapterTiers::Loads;
+  std::optional<AdapterTiers::Move> move = tiers_.next_load(slow_merge_runs_ ? Loads::kQuick : Loads::kAll);
   forget_evicted();
   if (told_news_ != tiers_.num_news()) tell();  // some can never fit
+  if (move && is_slow(tiers_.key(move->id))) slow_merge_runs_ = true;
   return move;
 }
 
@@ -136,7 +144,7 @@ void AdapterStore::load_loop(const std::stop_token& stop) {
     }
     const auto start = std::chrono::steady_clock::now();
     std::int64_t needed_bytes = 0;
-    Result<AdapterWeights> loaded = load(key, *move, needed_bytes);
+    Result<AdapterWeights> loaded = load(key, *move, stop, needed_bytes);
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
     if (loaded.ok()) {
       const std::int64_t modules = loaded.value().num_modules();
@@ -147,19 +155,20 @@ void AdapterStore::load_loop(const std::stop_token& stop) {
     }
     const std::lock_guard lock(mutex_);
     load_seconds_ += elapsed.count();
+    if (is_slow(key)) slow_merge_runs_ = false;
     end_load(*move, std::move(loaded), needed_bytes);
   }
 }
 
 // Files that are replaced while they are read may be taken half and half: such a read is done again.
 Result<AdapterWeights> AdapterStore::load(const AdapterKey& key, const AdapterTiers::Move& move,
-                                          std::int64_t& needed_bytes) const {
+                                          const std::stop_token& stop, std::int64_t& needed_bytes) const {
   constexpr int kMostReads = 4;
   for (int reads = 1; reads <= kMostReads; ++reads) {
-    const AdapterVersion before = source_.version(key);
+    const AdapterVersion before = reader_.version(key);
     needed_bytes = 0;
-    Result<AdapterWeights> loaded = read(key, move, needed_bytes);
-    if (source_.version(key) == before) return loaded;
+    Result<AdapterWeights> loaded = read(key, move, stop, needed_bytes);
+    if (reader_.version(key) == before) return loaded;
   }
   needed_bytes = 0;
   return Error{
@@ -168,17 +177,16 @@ Result<AdapterWeights> AdapterStore::load(const AdapterKey& key, const AdapterTi
 }
 
 Result<AdapterWeights> AdapterStore::read(const AdapterKey& key, const AdapterTiers::Move& move,
-                                          std::int64_t& needed_bytes) const {
+                                          const std::stop_token& stop, std::int64_t& needed_bytes) const {
+  const auto place = [&](std::int64_t num_bytes) -> std::byte* {
+    if (num_bytes > move.num_bytes) {
+      needed_bytes = num_bytes;
+      return nullptr;
+    }
+    return static_cast<std::byte*>(host_.raw()) + move.offset;
+  };
   try {
-    const Result<std::filesystem::path> folder = source_.fetch(key);
-    if (!folder.ok()) return folder.error();
-    return load_adapter(folder.value(), targets_, [&](std::int64_t num_bytes) -> std::byte* {
-      if (num_bytes > move.num_bytes) {
-        needed_bytes = num_bytes;
-        return nullptr;
-      }
-      return static_cast<std::byte*>(host_.raw()) + move.offset;
-    });
+    return reader_.read(key, place, stop);
   } catch (const std::exception& error) {
     // Want of memory, a folder that vanishes while it is listed: the trouble of one request. An exception that left
     // the loader's thread would end the process.

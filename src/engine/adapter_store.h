@@ -15,8 +15,8 @@
 
 #include "core/buffer.h"
 #include "core/wakeup.h"
+#include "engine/adapter_reader.h"
 #include "engine/adapter_tiers.h"
-#include "lora/adapter_source.h"
 #include "lora/adapter_weights.h"
 
 namespace shoal {
@@ -25,7 +25,7 @@ struct AdapterStoreOptions {
   std::int64_t device_bytes = std::int64_t{1} << 30;
   std::int64_t host_bytes = std::int64_t{1} << 30;
   std::int64_t max_device_adapters = 1024;
-  int num_loader_threads = 0;  // 0: as many as there are cores, at most four
+  int num_loader_threads = 0;  // 0: as many as there are cores, two to four
 };
 
 class AdapterStore {
@@ -52,15 +52,17 @@ class AdapterStore {
   std::span<const AdapterWeights* const> by_slot() const { return by_slot_; }
 
   // Any thread.
-  AdapterVersion version(const AdapterKey& key) const { return source_.version(key); }
+  AdapterVersion version(const AdapterKey& key) const { return reader_.version(key); }
   AdapterStats stats() const;
 
  private:
   void load_loop(const std::stop_token& stop);
   void upload_loop(const std::stop_token& stop);
   // Into the host bytes of `move`. `needed_bytes` is set where these are too few.
-  Result<AdapterWeights> load(const AdapterKey& key, const AdapterTiers::Move& move, std::int64_t& needed_bytes) const;
-  Result<AdapterWeights> read(const AdapterKey& key, const AdapterTiers::Move& move, std::int64_t& needed_bytes) const;
+  Result<AdapterWeights> load(const AdapterKey& key, const AdapterTiers::Move& move, const std::stop_token& stop,
+                              std::int64_t& needed_bytes) const;
+  Result<AdapterWeights> read(const AdapterKey& key, const AdapterTiers::Move& move, const std::stop_token& stop,
+                              std::int64_t& needed_bytes) const;
   Result<AdapterWeights> upload(const AdapterWeights& from, const AdapterTiers::Move& move) const;
 
   // With mutex_ held:
@@ -71,8 +73,7 @@ class AdapterStore {
   void forget_evicted();
   void tell();
 
-  AdapterSource& source_;
-  const LoraTargets& targets_;
+  const AdapterReader reader_;
   const Backend& backend_;
   Wakeup& wakeup_;
   const Buffer host_, device_;  // who may write which bytes is what tiers_ says
@@ -89,6 +90,7 @@ class AdapterStore {
   bool uploads_rest_ = true;  // there was nothing to upload when it was looked for, and nothing changed since
   std::uint64_t told_news_ = 0;
   double load_seconds_ = 0.0;
+  bool slow_merge_runs_ = false;  // one at a time, so that other loads go on beside it
 
   std::vector<std::jthread> threads_;  // last: they use all the others
 };

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "core/check.h"
@@ -164,9 +165,14 @@ void AdapterTiers::evict_device(Id id) {
   drop_if_unused(id);
 }
 
-std::optional<AdapterTiers::Move> AdapterTiers::next_load() {
-  while (!to_load_.empty()) {
-    const auto [place, id] = *to_load_.begin();
+std::optional<AdapterTiers::Move> AdapterTiers::next_load(Loads loads) {
+  const auto is_due = [&](const std::pair<QueuePlace, Id>& waiting) {
+    return loads == Loads::kAll || !is_slow(entry(waiting.second).key);
+  };
+  for (;;) {
+    const auto first = std::find_if(to_load_.begin(), to_load_.end(), is_due);
+    if (first == to_load_.end()) return std::nullopt;
+    const auto [place, id] = *first;
     const std::int64_t num_bytes = entry(id).host_bytes;
     if (num_bytes > host_pool_.num_bytes()) {
       fail(id, {ErrorCode::kAdapterInvalid, fmt::format("adapter {} needs {} bytes, the whole host memory for adapters "
@@ -188,7 +194,6 @@ std::optional<AdapterTiers::Move> AdapterTiers::next_load() {
     put_back(id);
     return Move{.id = id, .offset = *offset, .num_bytes = num_bytes};
   }
-  return std::nullopt;
 }
 
 void AdapterTiers::load_done(Id id, std::int64_t host_bytes, std::int64_t device_bytes) {

@@ -51,7 +51,9 @@ class AdapterTiers {
   std::optional<std::int32_t> release(Id id, const QueuePlace& place);
 
   // --- moves: the next one for which there is room, its bytes taken; whoever makes room for it is in evicted() ---
-  std::optional<Move> next_load();
+  // Of no merge that takes long to compute, with kQuick.
+  enum class Loads : std::uint8_t { kAll, kQuick };
+  std::optional<Move> next_load(Loads loads = Loads::kAll);
   const AdapterKey& key(Id id) const { return entry(id).key; }
   // It takes `host_bytes`, at most those of the Move, and will take `device_bytes`.
   void load_done(Id id, std::int64_t host_bytes, std::int64_t device_bytes);

@@ -3,6 +3,10 @@
 #include <fmt/core.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
+#include <new>
+
+#include "core/thread_pool.h"
 #include "lora/adapter_digest.h"
 #include "lora/merged_pair.h"
 
@@ -43,6 +47,39 @@ Result<std::vector<TargetMerge>> plan_targets(std::span<const AdapterWeights> me
   return merges;
 }
 
+// Modules are computed by several threads; what each comes to does not depend on which.
+Result<MergeShare> fill_pairs(std::span<const TargetMerge> merges, const AdapterMerge& merge,
+                              const LoraTargets& targets, const MergeOptions& options, std::span<LoraPair> pairs) {
+  struct Filled {
+    bool finite = false, no_memory = false;
+    MergeShare share;
+  };
+  std::vector<Filled> all(merges.size());
+  ThreadPool pool(is_sum(merge) ? 1 : std::clamp(options.num_threads, 1, std::max(1, static_cast<int>(merges.size()))));
+  pool.parallel_for(std::ssize(merges), [&](std::int64_t index) {
+    const TargetMerge& one = merges[static_cast<std::size_t>(index)];
+    Filled& filled = all[static_cast<std::size_t>(index)];
+    if (options.stopped()) return;
+    try {
+      filled.finite = fill_pair(one.plan, one.members, merge, targets.at(one.target_id), options.stopped,
+                                pairs[static_cast<std::size_t>(one.target_id)], filled.share);
+    } catch (const std::bad_alloc&) {  // it must not leave the pool's thread
+      filled.no_memory = true;
+    }
+  });
+  if (options.stopped()) return invalid("the merge was given up");
+  MergeShare share;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (all[i].no_memory) return invalid("not enough memory to merge");
+    if (!all[i].finite) {
+      return invalid(fmt::format("the merged values of {} are not finite", targets.at(merges[i].target_id).path));
+    }
+    share.all += all[i].share.all;
+    share.kept += all[i].share.kept;
+  }
+  return share;
+}
+
 }  // namespace
 
 Result<AdapterWeights> merge_adapters(std::span<const AdapterWeights> members, const AdapterMerge& merge,
@@ -59,7 +96,6 @@ Result<AdapterWeights> merge_adapters(std::span<const AdapterWeights> members, c
   std::byte* const storage = place(total_bytes);
   if (storage == nullptr) return invalid(fmt::format("no place for {} bytes", total_bytes));
   std::vector<LoraPair> pairs(static_cast<std::size_t>(targets.size()));
-  MergeShare share;
   std::int64_t offset = 0;
   for (const TargetMerge& one : planned.value()) {
     const LoraTarget& target = targets.at(one.target_id);
@@ -68,10 +104,10 @@ Result<AdapterWeights> merge_adapters(std::span<const AdapterWeights> members, c
     offset += one.plan.a_bytes(target);
     pair.b = Tensor(storage + offset, one.plan.dtype, {one.plan.rank, target.out_features});
     offset += one.plan.b_bytes(target);
-    const bool filled = fill_pair(one.plan, one.members, merge, target, options.stopped, pair, share);
-    if (options.stopped()) return invalid("the merge was given up");
-    if (!filled) return invalid(fmt::format("the merged values of {} are not finite", target.path));
   }
+  const Result<MergeShare> filled = fill_pairs(planned.value(), merge, targets, options, pairs);
+  if (!filled.ok()) return filled.error();
+  const MergeShare& share = filled.value();
   if (share.all > 0.0) {
     spdlog::info("a {} merge keeps {:.1f} % of what it changes (squared)", strategy_name(merge.strategy),
                  100.0 * share.kept / share.all);

@@ -1,6 +1,7 @@
 // merge_adapters: one adapter made of several, as docs/merged-adapters.md says. Used by the engine's loaders.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <span>
 
@@ -11,7 +12,8 @@ namespace shoal {
 
 struct MergeOptions {
   std::int64_t most_rank = 256;  // of the result, in any module
-  // Asked now and then while elements are computed: true gives up.
+  int num_threads = 1;  // the caller's, and more that compute other modules meanwhile
+  // Asked now and then while elements are computed, by any of the threads: true gives up.
   std::function<bool()> stopped = [] { return false; };
 };
 

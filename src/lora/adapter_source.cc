@@ -30,4 +30,14 @@ AdapterVersion version_of_folder(const std::filesystem::path& folder) {
   return version;
 }
 
+AdapterVersion version_of_merge(std::span<const AdapterVersion> members) {
+  AdapterVersion version{.signature = 2};
+  for (const AdapterVersion& member : members) {
+    if (member.signature == 0) return {};
+    version.signature = mix(version.signature, member.signature);
+    version.file_bytes += member.file_bytes;
+  }
+  return version;
+}
+
 }  // namespace shoal

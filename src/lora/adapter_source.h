@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <span>
 
 #include "core/adapter_key.h"
 #include "core/result.h"
@@ -21,5 +22,8 @@ class AdapterSource {
 
 // For sources whose adapters lie on a disk of this machine.
 AdapterVersion version_of_folder(const std::filesystem::path& folder);
+
+// Of what is merged of these: another one when any of them is; zeros where one has zeros.
+AdapterVersion version_of_merge(std::span<const AdapterVersion> members);
 
 }  // namespace shoal

@@ -15,12 +15,6 @@ namespace {
 
 std::int64_t aligned(std::int64_t num_bytes) { return (num_bytes + 15) / 16 * 16; }
 
-// Nothing is dropped and no sign elected: a sum of products, which is a product of longer factors.
-bool is_linear(const AdapterMerge& merge) {
-  return merge.strategy == MergeStrategy::kLinear ||
-         (merge.strategy == MergeStrategy::kDareLinear && merge.density >= 1.0F);
-}
-
 float factor_of(const PairMember& member) { return member.weight * member.pair.scale; }
 
 // One dtype and one factor: the members' own bytes with that factor as the scale, and nothing is rounded.
@@ -138,7 +132,7 @@ Result<PairPlan> plan_pair(std::span<const PairMember> members, const AdapterMer
   std::int64_t rank_sum = 0;
   for (const PairMember& member : members) rank_sum += member.pair.a.dim(0);
   const std::int64_t full_rank = std::min(target.in_features, target.out_features);
-  if (is_linear(merge) && rank_sum <= most_rank) {
+  if (is_sum(merge) && rank_sum <= most_rank) {  // a sum of products is a product of longer factors
     PairPlan plan{.form = PairForm::kConcatenated, .rank = rank_sum};
     if (share_factor(members)) {
       plan.dtype = members[0].pair.a.dtype();
