@@ -35,7 +35,7 @@ std::string merge_text(const AdapterMerge& merge) {
   return text;
 }
 
-std::string unique_name(const AdapterKey& key) {
+std::string name_of(const AdapterKey& key) {
   std::string name = key.source;
   name.push_back('\0');
   name += key.id;

@@ -16,14 +16,14 @@ namespace shoal {
 // What a request names. Equal keys are the same adapter.
 struct AdapterKey {
   std::string source = "local";  // "local", later "hub", "s3"
-  std::string id;  // of a merge: those of its members, joined by commas
+  std::string id;                // of a merge: those of its members, joined by commas
   std::optional<AdapterMerge> merge = {};
 
   bool operator==(const AdapterKey&) const = default;
 };
 
 // Equal names are equal keys, and no others.
-std::string unique_name(const AdapterKey& key);
+std::string name_of(const AdapterKey& key);
 
 // A merge that takes far longer than a load.
 bool is_slow(const AdapterKey& key);

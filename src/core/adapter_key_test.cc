@@ -18,8 +18,14 @@ TEST(AdapterKey, EachMergeHasANameOfItsOwn) {
     keys.push_back(merge_of(changed));
   };
   add([](AdapterMerge& m) { m.ids = {"b", "a"}; });
-  add([](AdapterMerge& m) { m.ids = {"a,b"}, m.weights = {1.0F}; });
-  add([](AdapterMerge& m) { m.ids = {"a 0x1p-1 1:b"}, m.weights = {1.0F}; });
+  add([](AdapterMerge& m) {
+    m.ids = {"a,b"};
+    m.weights = {1.0F};
+  });
+  add([](AdapterMerge& m) {
+    m.ids = {"a 0x1p-1 1:b"};
+    m.weights = {1.0F};
+  });
   add([](AdapterMerge& m) { m.weights[1] = 0.50000006F; });
   add([](AdapterMerge& m) { m.weights[0] = -1.0F; });
   add([](AdapterMerge& m) { m.strategy = MergeStrategy::kTies; });
@@ -28,9 +34,9 @@ TEST(AdapterKey, EachMergeHasANameOfItsOwn) {
   add([](AdapterMerge& m) { m.density = 0.25F; });
   add([](AdapterMerge& m) { m.election = SignElection::kFrequency; });
   std::set<std::string> names;
-  for (const AdapterKey& key : keys) names.insert(unique_name(key));
+  for (const AdapterKey& key : keys) names.insert(name_of(key));
   EXPECT_EQ(names.size(), keys.size());
-  EXPECT_EQ(unique_name(keys[2]), unique_name(merge_of(base)));
+  EXPECT_EQ(name_of(keys[2]), name_of(merge_of(base)));
 }
 
 TEST(AdapterKey, AMemberIsFoundWhereTheMergeIs) {

@@ -17,7 +17,7 @@ struct AdapterMerge {
   std::vector<std::string> ids;  // at least one; the same one may stand there twice
   std::vector<float> weights;    // one an id, finite
   MergeStrategy strategy = MergeStrategy::kLinear;
-  float density = 1.0F;                           // of all but linear: the share of elements that stay, in (0, 1]
+  float density = 1.0F;                          // of all but linear: the share of elements that stay, in (0, 1]
   SignElection election = SignElection::kTotal;  // of ties and dare_ties
 
   bool operator==(const AdapterMerge&) const = default;

@@ -16,7 +16,7 @@ AdapterTiers::AdapterTiers(AdapterTierOptions options)
 }
 
 AdapterTiers::Id AdapterTiers::want(const AdapterKey& key, const AdapterVersion& version, const QueuePlace& place) {
-  std::string name = fmt::format("{:016x}", version.signature) + unique_name(key);
+  std::string name = fmt::format("{:016x}", version.signature) + name_of(key);
   const auto found = by_name_.find(name);
   // Those who wait for a failed load are told; the next request tries again in an entry of its own.
   const bool known = found != by_name_.end() && !entry(found->second).error.has_value();

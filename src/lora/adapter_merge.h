@@ -12,7 +12,7 @@ namespace shoal {
 
 struct MergeOptions {
   std::int64_t most_rank = 256;  // of the result, in any module
-  int num_threads = 1;  // the caller's, and more that compute other modules meanwhile
+  int num_threads = 1;           // the caller's, and more that compute other modules meanwhile
   // Asked now and then while elements are computed, by any of the threads: true gives up.
   std::function<bool()> stopped = [] { return false; };
 };

@@ -169,8 +169,8 @@ TEST_F(AdapterMergeTest, AProjectionOfWhatFitsLosesNothing) {
   const AdapterMerge merge = merge_of(MergeStrategy::kTies, {0.5F});
   expect_reference(merge, run(merge, {.most_rank = 5}).value());
   // The same adapter twice: half of the directions depend on the others.
-  adapters_.push_back(std::make_unique<TestAdapter>(targets_, std::vector<std::int64_t>{2, 1, 1, 0}, 2.0F,
-                                                    DType::kFloat32, 1));
+  adapters_.push_back(
+      std::make_unique<TestAdapter>(targets_, std::vector<std::int64_t>{2, 1, 1, 0}, 2.0F, DType::kFloat32, 1));
   const AdapterMerge twice = merge_of(MergeStrategy::kTies, {0.5F, 1.0F});
   const AdapterWeights merged = run(twice, {.most_rank = 5}).value();
   EXPECT_EQ(merged.pairs()[0].a.dim(0), 4);
@@ -253,9 +253,8 @@ TEST_F(AdapterMergeTest, RefusesWhatIsNotFiniteHasNoPlaceOrIsGivenUp) {
     }
   }
   const std::vector<AdapterWeights> members = {adapters_[0]->weights(), adapters_[1]->weights()};
-  const Result<AdapterWeights> refused =
-      merge_adapters(members, merge_of(MergeStrategy::kLinear, {1.0F, 1.0F}), targets_,
-                     [](std::int64_t) -> std::byte* { return nullptr; });
+  const Result<AdapterWeights> refused = merge_adapters(members, merge_of(MergeStrategy::kLinear, {1.0F, 1.0F}),
+                                                        targets_, [](std::int64_t) -> std::byte* { return nullptr; });
   EXPECT_NE(refused.error().message.find("no place for"), std::string::npos);
 }
 

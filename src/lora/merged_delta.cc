@@ -12,7 +12,7 @@
 namespace shoal {
 namespace {
 
-constexpr std::int64_t kTile = 256;       // columns whose sums stay in the first cache
+constexpr std::int64_t kTile = 256;  // columns whose sums stay in the first cache
 constexpr std::uint32_t kMagnitude = 0x7fffffffU;
 constexpr int kLowBits = 16;
 
@@ -68,8 +68,8 @@ MergedDelta::MergedDelta(std::vector<MergeMember> members, const AdapterMerge& m
 // are counted first, then the lower halves of those that share the upper one.
 MergedDelta::Cut MergedDelta::find_cut(const MergeMember& member) {
   const std::int64_t num_elements = in_features_ * out_features_;
-  const auto wanted = static_cast<std::int64_t>(std::floor(static_cast<double>(merge_.density) *
-                                                           static_cast<double>(num_elements)));
+  const auto wanted =
+      static_cast<std::int64_t>(std::floor(static_cast<double>(merge_.density) * static_cast<double>(num_elements)));
   std::int64_t left = std::max<std::int64_t>(wanted, 1);
   std::vector<std::int64_t> counts(std::size_t{1} << kLowBits);
   const auto count_all = [&](const auto& index_of) {
@@ -118,8 +118,8 @@ void MergedDelta::keep_drawn(const MergeMember& member, std::int64_t first_row, 
   for (std::size_t i = 0; i < values.size(); ++i, ++element) {
     if (i == 0 || element % 4 == 0) {
       const std::uint64_t block = element / 4;
-      words = philox4x32(member.seed,
-                         {static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32), 0U, 0U});
+      words =
+          philox4x32(member.seed, {static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32), 0U, 0U});
     }
     values[i] = words[element % 4] < limit ? values[i] * rescale : 0.0F;
   }

@@ -21,7 +21,8 @@ struct MergeMember {
 
 // The strategy applied to the members' changes, element by element, as it is defined for whole weights:
 // linear       sum of weight x change
-// ties         Yadav et al., "TIES-Merging", 2023: of each change the largest `density` elements stay; a sign is elected
+// ties         Yadav et al., "TIES-Merging", 2023: of each change the largest `density` elements stay; a sign is
+// elected
 //              for each element; the weighted elements of that sign are summed and divided by their number
 // dare_linear  Yu et al., "Language Models are Super Mario", 2023: of each change elements stay with probability
 //              `density` and are divided by it; then as linear

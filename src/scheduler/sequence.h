@@ -68,7 +68,7 @@ class AdapterPin {
 
 // Tells adapters apart, "" for the base model.
 inline std::string share_name_of(const std::optional<AdapterKey>& adapter) {
-  return adapter ? unique_name(*adapter) : std::string();
+  return adapter ? name_of(*adapter) : std::string();
 }
 
 struct Sequence {

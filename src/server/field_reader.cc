@@ -117,4 +117,22 @@ void FieldReader::read(const char* name, std::vector<std::string>& out) {
   out = std::move(texts);
 }
 
+void FieldReader::read(const char* name, std::vector<float>& out) {
+  const InputJson* value = find_typed(name, &InputJson::is_array, "an array of numbers", Presence::kRequired);
+  if (value == nullptr) return;
+  std::vector<float> numbers;
+  for (const InputJson& element : *value) {
+    if (!element.is_number()) {
+      fail(name, fmt::format("expected an array of numbers, found {} in it", element.type_name()));
+      return;
+    }
+    numbers.push_back(static_cast<float>(element.get<double>()));
+  }
+  out = std::move(numbers);
+}
+
+FieldReader FieldReader::inside(const char* name, const InputJson& value) const {
+  return {value, prefix_ + name + ".", error_};
+}
+
 }  // namespace shoal

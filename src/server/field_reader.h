@@ -31,6 +31,10 @@ class FieldReader {
   void read(const char* name, std::optional<std::uint32_t>& out);
   void read(const char* name, std::optional<std::uint64_t>& out);
   void read(const char* name, std::vector<std::string>& out);
+  void read(const char* name, std::vector<float>& out);
+
+  // For the fields of `value`, which stands in the field `name`.
+  FieldReader inside(const char* name, const InputJson& value) const;
 
   // Array `ids` stands in the field `name`; below 2^31 each.
   std::vector<std::int64_t> token_ids(const char* name, const InputJson& ids);

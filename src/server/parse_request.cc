@@ -31,7 +31,6 @@ struct UnservedField {
 };
 
 constexpr UnservedField kUnservedNative[] = {
-    {"merged_adapters"},
     {"schema"},
     {"grammar"},
     {"apply_chat_template"},
@@ -101,6 +100,7 @@ void read_common(FieldReader& reader, GenerateParameters& parameters) {
 void read_native_parameters(FieldReader& reader, GenerateParameters& parameters) {
   read_common(reader, parameters);
   reader.read("adapter_id", parameters.adapter_id);
+  read_merged_adapters(reader, parameters.merged_adapters);
   reader.read("best_of", parameters.best_of);
   reader.read("typical_p", parameters.typical_p);
   reader.read("do_sample", parameters.do_sample);

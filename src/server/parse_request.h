@@ -12,6 +12,7 @@
 #include "server/errors.h"
 #include "server/field_reader.h"
 #include "server/json.h"
+#include "server/merged_adapters.h"
 
 namespace shoal {
 
@@ -25,6 +26,7 @@ struct AnswerGrammar {
 struct GenerateParameters {
   std::optional<std::string> adapter_id;  // "" = the base model
   std::optional<std::string> adapter_source;
+  std::optional<MergedAdapters> merged_adapters;
   std::optional<float> temperature;
   std::optional<float> repetition_penalty;
   std::optional<float> frequency_penalty;

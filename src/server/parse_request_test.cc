@@ -135,7 +135,7 @@ TEST(CheckValues, RefusesEachBadValueByName) {
       {"best_of", R"({"best_of":2})"},
       {"seed", R"({"best_of":2,"do_sample":true,"seed":5})"},
       {"best_of", R"({"best_of":0})"},
-      {"merged_adapters", R"({"merged_adapters":{"ids":["a"]}})"},
+      {"merged_adapters.weights", R"({"merged_adapters":{"ids":["a"]}})"},
       {"watermark", R"({"watermark":true})"},
       {"apply_chat_template", R"({"apply_chat_template":true})"},
       {"temperature", R"({"temperature":-0.1})"},

@@ -14,6 +14,7 @@ namespace {
 // Below this a distribution is its argmax in float32 anyway, and dividing by it only makes infinities.
 constexpr float kGreedyTemperature = 1e-5F;
 constexpr std::size_t kMaxAdapterIdBytes = 512;
+constexpr const char* kBaseModelId = "__base_model__";
 constexpr std::int32_t kMaxChoices = 128;
 constexpr std::size_t kMaxLogitBiases = 1024;
 
@@ -22,24 +23,48 @@ ApiError invalid(std::string param, std::string message) {
 }
 
 bool names_adapter(const GenerateParameters& parameters) {
-  return parameters.adapter_id && !parameters.adapter_id->empty() && *parameters.adapter_id != "__base_model__";
+  return parameters.adapter_id && !parameters.adapter_id->empty() && *parameters.adapter_id != kBaseModelId;
 }
 
 std::string source_of(const GenerateParameters& parameters, const ServerOptions& options) {
   return lower_case(parameters.adapter_source.value_or(options.default_adapter_source));
 }
 
-std::optional<ApiError> check_adapter(const GenerateParameters& parameters, const ServerOptions& options) {
-  if (!parameters.adapter_id && parameters.adapter_source) {
-    return invalid("adapter_source", "`adapter_source` needs an `adapter_id`");
-  }
-  if (!names_adapter(parameters)) return std::nullopt;
-  const std::string& id = *parameters.adapter_id;
+std::optional<ApiError> check_id(const std::string& id, const char* field) {
   if (id.size() > kMaxAdapterIdBytes) {
-    return invalid("adapter_id", fmt::format("`adapter_id` must be at most {} bytes long", kMaxAdapterIdBytes));
+    return invalid(field, fmt::format("`{}` must be at most {} bytes long", field, kMaxAdapterIdBytes));
   }
   if (std::any_of(id.begin(), id.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; })) {
-    return invalid("adapter_id", "`adapter_id` must not hold control characters");
+    return invalid(field, fmt::format("`{}` must not hold control characters", field));
+  }
+  return std::nullopt;
+}
+
+std::optional<ApiError> check_merged(const GenerateParameters& parameters) {
+  constexpr const char* kIds = "merged_adapters.ids";
+  if (parameters.adapter_id) {
+    return invalid("merged_adapters", "`adapter_id` and `merged_adapters` must not both be set");
+  }
+  const auto merge = make_merge(*parameters.merged_adapters);
+  if (const auto* error = std::get_if<ApiError>(&merge)) return *error;
+  for (const std::string& id : parameters.merged_adapters->ids) {
+    if (id.empty() || id == kBaseModelId) {
+      return invalid(kIds, fmt::format("`{}` must not name the base model, given: '{}'", kIds, id));
+    }
+    if (auto error = check_id(id, kIds)) return error;
+  }
+  return std::nullopt;
+}
+
+std::optional<ApiError> check_adapter(const GenerateParameters& parameters, const ServerOptions& options) {
+  if (parameters.merged_adapters) {
+    if (auto error = check_merged(parameters)) return error;
+  } else {
+    if (!parameters.adapter_id && parameters.adapter_source) {
+      return invalid("adapter_source", "`adapter_source` needs an `adapter_id`");
+    }
+    if (!names_adapter(parameters)) return std::nullopt;
+    if (auto error = check_id(*parameters.adapter_id, "adapter_id")) return error;
   }
   const std::string source = source_of(parameters, options);
   const auto& served = options.adapter_sources;
@@ -49,6 +74,20 @@ std::optional<ApiError> check_adapter(const GenerateParameters& parameters, cons
                     .param = "adapter_source"};
   }
   return std::nullopt;
+}
+
+// The adapter of a request that names one, or several to be merged. One of full weight is itself.
+std::optional<AdapterKey> adapter_of(const GenerateParameters& parameters, const ServerOptions& options) {
+  const std::string source = source_of(parameters, options);
+  if (!parameters.merged_adapters) {
+    if (!names_adapter(parameters)) return std::nullopt;
+    return AdapterKey{.source = source, .id = *parameters.adapter_id};
+  }
+  AdapterMerge merge = std::get<AdapterMerge>(make_merge(*parameters.merged_adapters));
+  AdapterKey key{.source = source, .id = fmt::format("{}", fmt::join(merge.ids, ","))};
+  const bool is_itself = merge.ids.size() == 1 && merge.weights[0] == 1.0F && is_sum(merge);
+  if (!is_itself) key.merge = std::move(merge);
+  return key;
 }
 
 // The float is finite and `in_range`.
@@ -269,9 +308,7 @@ Parsed<PreparedRequest> prepare_request(const GenerateParameters& parameters, st
   request.scores = make_scores(parameters);
   if (request.scores.prompt) prepared.info.prompt_ids = request.prompt_ids;
   request.priority = parameters.priority.value_or(0);
-  if (names_adapter(parameters)) {
-    request.adapter = AdapterKey{.source = source_of(parameters, options), .id = *parameters.adapter_id};
-  }
+  request.adapter = adapter_of(parameters, options);
   prepared.info.prompt_tokens = num_prompt_tokens;
   prepared.info.max_new_tokens = max_new_tokens;
   if (!request.sampling.greedy) prepared.info.seed = request.sampling.seed;
