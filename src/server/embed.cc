@@ -68,7 +68,8 @@ Parsed<EmbedRequest> parse_openai_embed(const ServerContext& context, const Inpu
   }
   read_parameters(body, request, error);
   if (error) return *error;
-  if (!request.parameters.adapter_id) select_model(context, request.model, request.parameters);
+  const GenerateParameters& named = request.parameters;
+  if (!named.adapter_id && !named.merged_adapters) select_model(context, request.model, request.parameters);
   return request;
 }
 

@@ -111,7 +111,7 @@ TEST(Embed, RefusesWhatItCannotServe) {
       {"/embed", "{}", "inputs"},
       {"/embed", R"({"inputs":["a"]})", "inputs"},
       {"/embed", R"({"inputs":""})", "the prompt holds no token"},
-      {"/embed", R"({"inputs":"a","parameters":{"merged_adapters":{"ids":["a"]}}})", "merged_adapters"},
+      {"/embed", R"({"inputs":"a","parameters":{"merged_adapters":{"ids":["a"]}}})", "merged_adapters.weights"},
       {"/embed", R"({"inputs":"a","parameters":5})", "parameters"},
       {"/v1/embeddings", R"({"input":"a"})", "model"},
       {"/v1/embeddings", R"({"model":""})", "input"},

@@ -280,7 +280,7 @@ void read_adapter_parameters(FieldReader& reader, GenerateParameters& parameters
   reader.read("adapter_source", parameters.adapter_source);
   std::optional<std::string> api_token;
   reader.read("api_token", api_token);
-  note_unserved(parameters, reader.find("merged_adapters") != nullptr, "merged_adapters");
+  read_merged_adapters(reader, parameters.merged_adapters);
 }
 
 Parsed<NativeRequest> parse_native(const InputJson& body) {

@@ -88,6 +88,20 @@ def test_headers_name_what_was_merged(server):
         assert headers["x-adapter-source"] == "local"
 
 
+def test_embeddings_of_a_merge(server):
+    def embedding(**parameters):
+        native = requests.post(server.url + "/embed", json={"inputs": PROMPT, "parameters": parameters}, timeout=60)
+        openai = requests.post(server.url + "/v1/embeddings", timeout=60,
+                               json={"model": "", "input": PROMPT, "parameters": parameters})
+        assert native.status_code == 200, native.text
+        assert native.json()["embeddings"] == openai.json()["data"][0]["embedding"]
+        return np.array(native.json()["embeddings"])
+
+    alone = embedding(adapter_id="tenant-0")
+    assert embedding(merged_adapters=merge_of(["tenant-0"] * 2, [0.5, 0.5])) == pytest.approx(alone, abs=1e-5)
+    assert np.abs(embedding(merged_adapters=merge_of(ADAPTERS[:2], [1.0, 1.0])) - alone).max() > 1e-3
+
+
 # --- against weights merged before ---
 
 
