@@ -19,7 +19,7 @@ fi
 
 packages=(g++ cmake ninja-build ccache pkg-config make binutils ca-certificates git python3-venv
   libboost1.81-dev nlohmann-json3-dev libspdlog-dev libfmt-dev libcli11-dev prometheus-cpp-dev libssl-dev
-  libre2-dev libgtest-dev libgmock-dev libbenchmark-dev libdnnl-dev)
+  libcurl4-openssl-dev libre2-dev libgtest-dev libgmock-dev libbenchmark-dev libdnnl-dev)
 case "${1:-}" in
   "") ;;
   lint) packages+=(clang-19 clang-tidy-19 clang-format-19 libclang-rt-19-dev) ;;

@@ -9,6 +9,7 @@
 #include <memory>
 #include <thread>
 
+#include "cli/adapter_flags.h"
 #include "cli/commands.h"
 #include "cli/json_log.h"
 #include "cli/session.h"
@@ -22,6 +23,7 @@ namespace {
 
 constexpr std::int64_t kDefaultContext = 4096;
 constexpr std::chrono::seconds kDrainLimit{90};
+constexpr int kLoadersOfRemote = 16;
 
 // Waits for SIGTERM and SIGINT on a thread of its own; all other threads have them blocked. Before serving begins the
 // first one ends the process, then it asks for a drain, and one more ends the process at once.
@@ -80,6 +82,7 @@ void log_memory(const MemoryPlan& plan) {
 struct ServeOptions {
   ModelOptions model;
   ServerOptions server;
+  AdapterSourceFlags sources;
   std::string hostname = "0.0.0.0";
   int port = 3000;
   std::int64_t max_input_length = 0;
@@ -182,6 +185,7 @@ std::vector<TenantApiKey> parse_tenant_keys(const ServeOptions& options) {
 }
 
 void add_adapter_flags(CLI::App& command, ServeOptions& options) {
+  options.sources.add_to(command);
   command.add_option("--max-active-adapters", options.max_active_adapters, "adapters on the device at once")
       ->envname("MAX_ACTIVE_ADAPTERS")
       ->check(at_least(1))
@@ -270,6 +274,8 @@ int run_serve(ServeOptions& options) {
   const Limits limits = resolve_limits(options, model);
 
   LocalSource source{std::filesystem::path(options.model.adapter_dir)};
+  const std::int64_t host_bytes = parse_bytes("--adapter-host-memory", options.adapter_host_memory);
+  ServedSources sources(options.sources, source, host_bytes);
   EngineOptions sizes;
   sizes.served_positions = limits.max_total_tokens;
   sizes.vocab_limit = tokenizer->vocab_size();
@@ -279,9 +285,11 @@ int run_serve(ServeOptions& options) {
   sizes.adapter_memory_fraction = options.adapter_memory_fraction;
   sizes.adapters = {
       .device_bytes = options.adapter_memory.empty() ? 0 : parse_bytes("--adapter-memory", options.adapter_memory),
-      .host_bytes = parse_bytes("--adapter-host-memory", options.adapter_host_memory),
+      .host_bytes = host_bytes,
       .max_device_adapters = options.max_active_adapters};
-  Session session(options.model, source, sizes);
+  // A loader waits for what it fetches: slow downloads must not keep others from their files.
+  if (sources.has_remote()) sizes.adapters.num_loader_threads = kLoadersOfRemote;
+  Session session(options.model, sources.source(), sizes);
   ModelEngine& engine = session.engine();
   UsableAdapters adapters(
       source, [&engine](const std::filesystem::path& folder) { return check_adapter(folder, engine.lora_targets()); });
@@ -290,7 +298,9 @@ int run_serve(ServeOptions& options) {
                info.dtype, static_cast<double>(engine.kv_cache_bytes()) / 0x1p30, info.num_blocks * kBlockSize,
                info.max_step_tokens);
   log_memory(engine.memory_plan());
-  for (const std::string& id : options.preloaded_adapter_ids) session.keep_adapter({.id = id});
+  for (const std::string& id : options.preloaded_adapter_ids) {
+    session.keep_adapter({.source = options.sources.source_of_preloaded(), .id = id});
+  }
   const AdapterTierStats tiers = engine.adapter_stats().tiers;
   spdlog::info("adapters: {:.2f} GiB on the device, {} kept there, {:.2f} GiB in host memory",
                static_cast<double>(tiers.device_limit_bytes) / 0x1p30, tiers.device_adapters,
@@ -308,6 +318,8 @@ int run_serve(ServeOptions& options) {
        .adapter_cycle_time = std::chrono::milliseconds(static_cast<std::int64_t>(options.adapter_cycle_time_s * 1e3)),
        .block_order = block_order_from_environment(),
        .prefix_caching = options.prefix_caching});
+  options.server.default_adapter_source = options.sources.source_of_requests();
+  options.server.adapter_sources = options.sources.served();
   options.server.http.hostname = options.hostname;
   options.server.http.port = options.port;
   options.server.version = SHOAL_VERSION;
@@ -323,6 +335,7 @@ int run_serve(ServeOptions& options) {
                                  .adapter_stats = [&engine] { return engine.adapter_stats(); }});
   signals.wait_for_drain();
   drain(server, scheduler);
+  sources.stop();
   return 0;
 }
 

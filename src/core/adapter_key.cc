@@ -39,6 +39,8 @@ std::string name_of(const AdapterKey& key) {
   std::string name = key.source;
   name.push_back('\0');
   name += key.id;
+  name.push_back('\0');
+  name += key.api_token;
   if (key.merge) {
     name.push_back('\0');
     name += merge_text(*key.merge);

@@ -15,14 +15,15 @@ namespace shoal {
 
 // What a request names. Equal keys are the same adapter.
 struct AdapterKey {
-  std::string source = "local";  // "local", later "hub", "s3"
+  std::string source = "local";  // "local", "hub" or "s3"
   std::string id;                // of a merge: those of its members, joined by commas
+  std::string api_token = {};    // a secret: what the request may read is the hub's to say; "" with other sources
   std::optional<AdapterMerge> merge = {};
 
   bool operator==(const AdapterKey&) const = default;
 };
 
-// Equal names are equal keys, and no others.
+// Equal names are equal keys, and no others. Holds the token: for maps in memory, never for logs.
 std::string name_of(const AdapterKey& key);
 
 // A merge that takes far longer than a load.

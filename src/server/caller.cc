@@ -13,6 +13,7 @@ namespace {
 constexpr std::string_view kTenantHeader = "x-shoal-tenant";
 constexpr std::size_t kMaxTenantBytes = 128;
 constexpr std::string_view kScheme = "bearer ";
+constexpr std::string_view kHubToken = "hf_";  // what tokens of Hugging Face begin with
 
 // Does not tell by its duration how many characters were right.
 bool equal_secrets(std::string_view a, std::string_view b) {
@@ -54,6 +55,12 @@ std::variant<Caller, ApiError> find_caller(const ServerOptions& options, const H
   if (owner != nullptr) return Caller{.tenant = fmt::format("key/{}", owner->tenant)};
   if (!options.api_key.empty() && equal_secrets(token, options.api_key)) return caller_of_header(request);
   return ApiError{.failure = Failure::kUnauthorized, .message = "a valid API key is needed", .param = {}};
+}
+
+std::string hub_token_of(const ServerOptions& options, const HttpRequest& request) {
+  if (!options.api_key.empty() || !options.tenant_api_keys.empty()) return "";
+  const std::string_view token = bearer_token(request);
+  return token.starts_with(kHubToken) ? std::string(token) : "";
 }
 
 }  // namespace shoal

@@ -20,4 +20,8 @@ struct Caller {
 // be named so.
 std::variant<Caller, ApiError> find_caller(const ServerOptions& options, const HttpRequest& request);
 
+// The bearer token of a request, for the hub: where this server asks for keys of its own it is one of those, and what
+// OpenAI clients send in place of a key is none of the hub's. "" then.
+std::string hub_token_of(const ServerOptions& options, const HttpRequest& request);
+
 }  // namespace shoal

@@ -127,6 +127,10 @@ Parsed<std::vector<PreparedRequest>> prepare_prompts(ServerContext& context, con
     if (auto* error = std::get_if<ApiError>(&prepared)) return *error;
     auto& ready = std::get<PreparedRequest>(prepared);
     ready.request.tenant = ready.request.cache_salt = call.caller.tenant;
+    if (ready.request.adapter && ready.request.adapter->source == "hub") {
+      const std::string token = parameters.api_token.value_or("");
+      ready.request.adapter->api_token = token.empty() ? hub_token_of(context.options, call.request) : token;
+    }
     ready.grammar = parameters.grammar;
     ready.info.received = call.received;
     ready.info.validated = Clock::now();

@@ -93,8 +93,7 @@ void read_common(FieldReader& reader, GenerateParameters& parameters) {
   reader.read("seed", parameters.seed);
   reader.read("priority", parameters.priority);
   read_token_rules(reader, parameters);
-  std::optional<std::string> api_token;  // for private hubs; a local adapter needs none
-  reader.read("api_token", api_token);
+  reader.read("api_token", parameters.api_token);
 }
 
 void read_native_parameters(FieldReader& reader, GenerateParameters& parameters) {
@@ -278,8 +277,7 @@ void read_messages(FieldReader& reader, std::optional<ApiError>& error, std::vec
 void read_adapter_parameters(FieldReader& reader, GenerateParameters& parameters) {
   reader.read("adapter_id", parameters.adapter_id);
   reader.read("adapter_source", parameters.adapter_source);
-  std::optional<std::string> api_token;
-  reader.read("api_token", api_token);
+  reader.read("api_token", parameters.api_token);
   read_merged_adapters(reader, parameters.merged_adapters);
 }
 

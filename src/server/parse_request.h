@@ -27,6 +27,7 @@ struct GenerateParameters {
   std::optional<std::string> adapter_id;  // "" = the base model
   std::optional<std::string> adapter_source;
   std::optional<MergedAdapters> merged_adapters;
+  std::optional<std::string> api_token;  // for adapters of the hub; others need none
   std::optional<float> temperature;
   std::optional<float> repetition_penalty;
   std::optional<float> frequency_penalty;

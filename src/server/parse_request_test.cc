@@ -224,6 +224,18 @@ TEST(CheckValues, AnAdapterSourceMattersOnlyWithAnAdapter) {
   }
 }
 
+TEST(CheckValues, AnApiTokenMayStandInAHeader) {
+  EXPECT_FALSE(value_error(R"({"adapter_id":"x","api_token":"hf_A.b-c~1"})"));
+  EXPECT_FALSE(value_error(R"({"adapter_id":"x","api_token":""})"));
+  for (const std::string& token :
+       {std::string("hf x"), std::string("a\\r\\nb"), std::string("\xC3\xA4"), std::string(1025, 'a')}) {
+    const auto error = value_error(R"({"adapter_id":"x","api_token":")" + token + "\"}");
+    ASSERT_TRUE(error) << token;
+    EXPECT_EQ(error->param, "api_token");
+    EXPECT_EQ(error->message.find("hf x"), std::string::npos) << "a secret";
+  }
+}
+
 TEST(PrepareRequest, ChecksLengthsAtTheirExactLimits) {
   EXPECT_EQ(request_of(R"({"max_new_tokens":1})", 15).max_new_tokens, 1);
   EXPECT_EQ(request_of(R"({"max_new_tokens":13})", 3).max_new_tokens, 13);

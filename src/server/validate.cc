@@ -15,6 +15,7 @@ namespace {
 constexpr float kGreedyTemperature = 1e-5F;
 constexpr std::size_t kMaxAdapterIdBytes = 512;
 constexpr const char* kBaseModelId = "__base_model__";
+constexpr std::size_t kMaxTokenBytes = 1024;
 constexpr std::int32_t kMaxChoices = 128;
 constexpr std::size_t kMaxLogitBiases = 1024;
 
@@ -65,6 +66,11 @@ std::optional<ApiError> check_adapter(const GenerateParameters& parameters, cons
     }
     if (!names_adapter(parameters)) return std::nullopt;
     if (auto error = check_id(*parameters.adapter_id, "adapter_id")) return error;
+  }
+  const std::string token = parameters.api_token.value_or("");
+  if (token.size() > kMaxTokenBytes ||
+      std::any_of(token.begin(), token.end(), [](char c) { return c <= 0x20 || c >= 0x7f; })) {
+    return invalid("api_token", fmt::format("`api_token` must be at most {} visible ASCII characters", kMaxTokenBytes));
   }
   const std::string source = source_of(parameters, options);
   const auto& served = options.adapter_sources;
