@@ -11,7 +11,9 @@
 
 #include "cli/adapter_flags.h"
 #include "cli/commands.h"
+#include "cli/http_flags.h"
 #include "cli/json_log.h"
+#include "cli/lorax_flags.h"
 #include "cli/session.h"
 #include "core/log.h"
 #include "hub/usable_adapters.h"
@@ -83,6 +85,8 @@ struct ServeOptions {
   ModelOptions model;
   ServerOptions server;
   AdapterSourceFlags sources;
+  HttpFlags http;
+  LoraxFlags lorax;
   std::string hostname = "0.0.0.0";
   int port = 3000;
   std::int64_t max_input_length = 0;
@@ -136,9 +140,10 @@ void add_limits(CLI::App& command, ServeOptions& options) {
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
   command
-      .add_flag("--prefix-caching", options.prefix_caching,
-                "texts that begin alike, under one adapter, are computed once while their cache blocks last")
-      ->envname("PREFIX_CACHING");
+      .add_option("--prefix-caching", options.prefix_caching,
+                  "texts that begin alike, under one adapter, are computed once while their cache blocks last")
+      ->envname("PREFIX_CACHING")
+      ->expected(0, 1);  // LoRAX's takes a value
 }
 
 void add_admission_flags(CLI::App& command, ServeOptions& options) {
@@ -266,7 +271,9 @@ int run_serve(ServeOptions& options) {
   if (options.json_output) spdlog::set_formatter(make_json_formatter());
   SignalWatch signals;
   std::signal(SIGPIPE, SIG_IGN);
+  options.lorax.apply();
   options.server.tenant_api_keys = parse_tenant_keys(options);
+  options.http.apply(options.server);
   const ModelInfo model = read_model(options.model);
   const std::unique_ptr<Tokenizer> tokenizer = Tokenizer::load(options.model.model_id);
   const ChatTemplate chat_template = ChatTemplate::load(options.model.model_id, options.tokenizer_config_path);
@@ -361,6 +368,8 @@ Command add_serve_command(CLI::App& app) {
   add_limits(*command, *options);
   add_admission_flags(*command, *options);
   add_adapter_flags(*command, *options);
+  options->http.add_to(*command);
+  options->lorax.add_to(*command);
   return [options] { return run_serve(*options); };
 }
 

@@ -30,7 +30,7 @@ constexpr const char* kChat = R"({"model":"","messages":[{"role":"user","content
 std::string tenant_of(const ServerOptions& options, const HttpHeaders& headers) {
   HttpRequest request;
   request.headers = headers;
-  const auto caller = find_caller(options, request);
+  const auto caller = find_caller(ApiKeys(api_key_options(options)), request);
   if (const auto* error = std::get_if<ApiError>(&caller)) return failure_row(error->failure).error_type;
   return std::get<Caller>(caller).tenant;
 }

@@ -15,14 +15,6 @@ constexpr std::size_t kMaxTenantBytes = 128;
 constexpr std::string_view kScheme = "bearer ";
 constexpr std::string_view kHubToken = "hf_";  // what tokens of Hugging Face begin with
 
-// Does not tell by its duration how many characters were right.
-bool equal_secrets(std::string_view a, std::string_view b) {
-  if (a.size() != b.size()) return false;
-  int difference = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) difference |= a[i] ^ b[i];
-  return difference == 0;
-}
-
 // "" when there is none.
 std::string_view bearer_token(const HttpRequest& request) {
   const std::string_view given = request.header("authorization").value_or("");
@@ -45,16 +37,31 @@ std::variant<Caller, ApiError> caller_of_header(const HttpRequest& request) {
 
 }  // namespace
 
-std::variant<Caller, ApiError> find_caller(const ServerOptions& options, const HttpRequest& request) {
-  if (options.api_key.empty() && options.tenant_api_keys.empty()) return caller_of_header(request);
-  const std::string_view token = bearer_token(request);
-  const TenantApiKey* owner = nullptr;
-  for (const TenantApiKey& candidate : options.tenant_api_keys) {
-    if (equal_secrets(token, candidate.key)) owner = &candidate;
+ApiError adapter_not_there(const std::string& id) {
+  return {.failure = Failure::kAdapterNotFound, .message = fmt::format("adapter '{}' not found", id), .param = {}};
+}
+
+ApiKeys::Options api_key_options(const ServerOptions& options) {
+  ApiKeys::Options keys{.file = options.api_key_file, .default_source = options.default_adapter_source};
+  if (!options.api_key.empty()) keys.fixed.add(ApiKeySet::digest_of(options.api_key), {});
+  for (const TenantApiKey& each : options.tenant_api_keys) {
+    keys.fixed.add(ApiKeySet::digest_of(each.key), {.tenant = fmt::format("key/{}", each.tenant)});
   }
-  if (owner != nullptr) return Caller{.tenant = fmt::format("key/{}", owner->tenant)};
-  if (!options.api_key.empty() && equal_secrets(token, options.api_key)) return caller_of_header(request);
-  return ApiError{.failure = Failure::kUnauthorized, .message = "a valid API key is needed", .param = {}};
+  return keys;
+}
+
+std::variant<Caller, ApiError> find_caller(const ApiKeys& keys, const HttpRequest& request) {
+  if (!keys.asked_for()) return caller_of_header(request);
+  const auto unauthorized = [](const char* message) {
+    return ApiError{.failure = Failure::kUnauthorized, .message = message, .param = {}};
+  };
+  const std::optional<ApiKeyGrant> grant = keys.find(bearer_token(request));
+  if (!grant) return unauthorized("a valid API key is needed");
+  if (grant->expires && std::chrono::system_clock::now() >= *grant->expires) {
+    return unauthorized("the API key has expired");
+  }
+  if (!grant->tenant.empty()) return Caller{.tenant = grant->tenant, .adapters = grant->adapters};
+  return caller_of_header(request);
 }
 
 std::string hub_token_of(const ServerOptions& options, const HttpRequest& request) {

@@ -39,12 +39,14 @@ struct ServerContext {
         services(std::move(server_services)),
         metrics(options.max_input_length, options.max_total_tokens),
         adapters(services.list_adapters),
+        api_keys(api_key_options(options)),
         grammars(services.tokenizer) {}
 
   const ServerOptions options;
   const Services services;
   Metrics metrics;
   AdapterList adapters;
+  const ApiKeys api_keys;
   GrammarCompiler grammars;
   Turn large_answer_turn;
   std::atomic<bool> ready{true};  // false while draining
@@ -71,14 +73,25 @@ void handle_tokenize(ServerContext& context, const JsonCall& call);         // P
 void handle_detokenize(ServerContext& context, const JsonCall& call);  // POST /detokenize
 void handle_classify(ServerContext& context, const JsonCall& call);    // POST /classify and /classify_batch
 
-void handle_startup(ServerContext& context, const HttpRequest& request, const ResponseWriter& writer);
-void handle_ping(ServerContext& context, const HttpRequest& request, const ResponseWriter& writer);
-void handle_health(ServerContext& context, const HttpRequest& request, const ResponseWriter& writer);
-void handle_info(ServerContext& context, const HttpRequest& request, const ResponseWriter& writer);
-void handle_metrics(ServerContext& context, const HttpRequest& request, const ResponseWriter& writer);
-void handle_openapi(ServerContext& context, const HttpRequest& request, const ResponseWriter& writer);
-void handle_docs(ServerContext& context, const HttpRequest& request, const ResponseWriter& writer);
-void handle_models(ServerContext& context, const HttpRequest& request, const ResponseWriter& writer);
-void handle_model(ServerContext& context, const HttpRequest& request, const ResponseWriter& writer);  // /v1/models/{id}
+// GET; `caller` is nobody on routes that are open to all.
+void handle_startup(ServerContext& context, const HttpRequest& request, const ResponseWriter& writer,
+                    const Caller& caller);
+void handle_ping(ServerContext& context, const HttpRequest& request, const ResponseWriter& writer,
+                 const Caller& caller);
+void handle_health(ServerContext& context, const HttpRequest& request, const ResponseWriter& writer,
+                   const Caller& caller);
+void handle_info(ServerContext& context, const HttpRequest& request, const ResponseWriter& writer,
+                 const Caller& caller);
+void handle_metrics(ServerContext& context, const HttpRequest& request, const ResponseWriter& writer,
+                    const Caller& caller);
+void handle_openapi(ServerContext& context, const HttpRequest& request, const ResponseWriter& writer,
+                    const Caller& caller);
+void handle_docs(ServerContext& context, const HttpRequest& request, const ResponseWriter& writer,
+                 const Caller& caller);
+void handle_models(ServerContext& context, const HttpRequest& request, const ResponseWriter& writer,
+                   const Caller& caller);
+// /v1/models/{id}
+void handle_model(ServerContext& context, const HttpRequest& request, const ResponseWriter& writer,
+                  const Caller& caller);
 
 }  // namespace shoal

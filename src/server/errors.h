@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
+#include <string_view>
 
 #include "core/result.h"
 #include "server/http_server.h"
@@ -23,6 +25,7 @@ enum class Failure : std::uint8_t {
   kUnauthorized,     // no or a wrong API key
   kModelNotFound,    // GET /v1/models/{id}
   kUnhealthy,        // health checks
+  kCrowded,          // connection limit
   kInternal,         // a handler threw
   // One for each ErrorCode.
   kValidation,
@@ -43,7 +46,7 @@ struct FailureRow {
   Failure failure;
   int native_status;
   const char* error_type;  // native: clients choose their exception by it, so LoRAX's set is kept
-  const char* error_code;  // native, "" for none: tells apart what shares an error_type
+  const char* error_code;  // native, one a row: tells apart what shares an error_type
   const char* native_prefix;
   int openai_status;
   const char* openai_type;
@@ -52,6 +55,7 @@ struct FailureRow {
 };
 
 const FailureRow& failure_row(Failure failure);
+std::span<const FailureRow> all_failures();  // docs/errors.md shows them
 
 struct ApiError {
   Failure failure = Failure::kInternal;

@@ -130,6 +130,7 @@ void answer_whole(ServerContext& context, const JsonCall& call, NativeRequest na
 }
 
 void end_with_error(const ResponseWriter& writer, const ApiError& error) {
+  writer.note("error", std::string(failure_row(error.failure).error_code));
   writer.write(error_event(error, ApiStyle::kNative));
   writer.end();
 }

@@ -38,6 +38,7 @@ struct Drive {
         sink.on_token(*token);
       } else if (const auto* finish = std::get_if<FinishEvent>(&*event)) {
         end();
+        writer.note("generated_tokens", finish->generated_tokens);
         if (counts == Counts::kRequest) count_success(context, info, *finish);
         sink.on_finish(*finish);
       } else {
@@ -131,6 +132,8 @@ Parsed<std::vector<PreparedRequest>> prepare_prompts(ServerContext& context, con
       const std::string token = parameters.api_token.value_or("");
       ready.request.adapter->api_token = token.empty() ? hub_token_of(context.options, call.request) : token;
     }
+    // Told where the adapter's absence would be: at the same point of the answer, in the same words.
+    ready.forbidden = ready.request.adapter && !call.caller.may_use(*ready.request.adapter);
     ready.grammar = parameters.grammar;
     ready.info.received = call.received;
     ready.info.validated = Clock::now();
@@ -154,13 +157,16 @@ std::shared_ptr<Drive> submit(ServerContext& context, const ResponseWriter& writ
       drive->pump();
     });
   };
-  auto submitted = context.services.scheduler.submit(std::move(prepared.request), on_event);
-  if (!submitted.ok()) {
-    const ApiError error = to_api_error(submitted.error());
+  if (drive->info.adapter) writer.note("adapter", drive->info.adapter->id);
+  writer.note("prompt_tokens", drive->info.prompt_tokens);
+  const auto turn_away = [&](const ApiError& error) {
     drive->count_failure(failure_row(error.failure).metric);
     drive->sink.on_error(error);
     return nullptr;
-  }
+  };
+  if (prepared.forbidden) return turn_away(adapter_not_there(prepared.request.adapter->id));
+  auto submitted = context.services.scheduler.submit(std::move(prepared.request), on_event);
+  if (!submitted.ok()) return turn_away(to_api_error(submitted.error()));
   drive->stream = std::move(submitted.value());
   return drive;
 }

@@ -79,7 +79,10 @@ class Group : public std::enable_shared_from_this<Group> {
     finishes_[index] = finish;
     if (--num_open_ == 0) {
       ended_ = true;
-      count_success(context_, prompts_.front().info, sum_of_parts(finishes_, copies_));
+      const FinishEvent sum = sum_of_parts(finishes_, copies_);
+      writer_.note("prompt_tokens", sum.prompt_tokens);
+      writer_.note("generated_tokens", sum.generated_tokens);
+      count_success(context_, prompts_.front().info, sum);
     }
     sink_.on_finish(index, finish);
   }

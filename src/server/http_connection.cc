@@ -21,6 +21,16 @@ namespace {
 constexpr auto kLinger = std::chrono::milliseconds(3000);
 constexpr std::size_t kLargeBody = std::size_t{64} << 10;  // some 20 ms of parsing and tokenizing
 
+template <typename Value>
+void set_named(std::vector<std::pair<std::string, Value>>& list, const std::string& name, Value value) {
+  const auto known = std::find_if(list.begin(), list.end(), [&](const auto& each) { return each.first == name; });
+  if (known == list.end()) {
+    list.emplace_back(name, std::move(value));
+  } else {
+    known->second = std::move(value);
+  }
+}
+
 }  // namespace
 
 HttpConnection::HttpConnection(std::shared_ptr<HttpServer::Core> core, tcp::socket socket)
@@ -122,7 +132,8 @@ asio::awaitable<void> HttpConnection::serve_requests() {
     fault_status_ = 400;
     const ReadOutcome outcome = co_await read_request(parser);
     if (outcome == ReadOutcome::kClosed) co_return;
-    const bool faulty = outcome == ReadOutcome::kFault;
+    if (turned_away_ && outcome == ReadOutcome::kRequest) fault_status_ = 503;
+    const bool faulty = turned_away_ || outcome == ReadOutcome::kFault;
     const auto& message = parser.get();
     http10_ = message.version() < 11;
     chunked_ = !http10_;
@@ -138,7 +149,7 @@ asio::awaitable<void> HttpConnection::serve_requests() {
 
 asio::awaitable<HttpConnection::ReadOutcome> HttpConnection::read_request(RequestParser& parser) {
   const HttpServerOptions& options = core_->options;
-  auto deadline = Clock::now() + options.idle_timeout;
+  auto deadline = Clock::now() + (turned_away_ ? options.header_timeout : options.idle_timeout);
   bool begun = false;
   bool header_done = false;
   for (;;) {
@@ -205,6 +216,9 @@ void HttpConnection::dispatch(RequestParser& parser, bool faulty) {
   HttpRequest request = take_request(parser);
   exchange_ = std::make_shared<Exchange>(shared_from_this(), request.method == "HEAD");
   const ResponseWriter writer(exchange_);
+  exchange_->report.method = request.method;
+  exchange_->report.path = request.path;
+  exchange_->report.peer = peer_;
   try {
     if (faulty) {
       core_->fault_handler(fault_status_, request, writer);
@@ -216,8 +230,9 @@ void HttpConnection::dispatch(RequestParser& parser, bool faulty) {
     if (exchange_ && exchange_->begun) {
       abort();
     } else {
-      writer.send(500, {{"content-type", "application/json"}},
-                  R"({"error":"internal server error","error_type":"internal"})");
+      HttpRequest failed;
+      if (exchange_) failed.path = exchange_->report.path;
+      core_->fault_handler(500, failed, writer);
     }
   }
 }
@@ -252,6 +267,7 @@ asio::awaitable<bool> HttpConnection::pump_response() {
       continue;
     }
     if (!exchange_ || exchange_->done) {
+      if (exchange_) exchange_->report.complete = true;
       drop_exchange();
       co_return true;
     }
@@ -309,8 +325,12 @@ void HttpConnection::drop_exchange() {
   const auto exchange = std::exchange(exchange_, nullptr);
   if (!exchange) return;
   exchange->held.reset();
-  if (std::exchange(exchange->done, true)) return;
-  if (const auto callback = std::exchange(exchange->on_close, nullptr)) callback();
+  if (!std::exchange(exchange->done, true)) {
+    if (const auto callback = std::exchange(exchange->on_close, nullptr)) callback();
+  }
+  if (!core_->end_handler) return;
+  exchange->report.duration = Clock::now() - exchange->received;
+  core_->end_handler(exchange->report);
 }
 
 ResponseWriter::ResponseWriter(std::shared_ptr<Exchange> exchange) : exchange_(std::move(exchange)) {}
@@ -319,11 +339,21 @@ void ResponseWriter::add_headers(const HttpHeaders& headers) const {
   exchange_->extra_headers.insert(exchange_->extra_headers.end(), headers.begin(), headers.end());
 }
 
+void ResponseWriter::note(const std::string& name, std::string value) const {
+  set_named(exchange_->report.notes, name, std::move(value));
+}
+
+void ResponseWriter::note(const std::string& name, std::int64_t count) const {
+  set_named(exchange_->report.counts, name, count);
+}
+
 void ResponseWriter::send(int status, const HttpHeaders& headers, std::string_view body) const {
   if (exchange_->done || exchange_->begun) return;
   exchange_->begun = true;
   exchange_->done = true;
   exchange_->on_close = nullptr;
+  exchange_->report.status = status;
+  exchange_->report.body_bytes = static_cast<std::int64_t>(body.size());
   HttpConnection& connection = *exchange_->connection;
   connection.append_head(*exchange_, status, headers, body.size());
   connection.append(exchange_->head ? std::string_view() : body);
@@ -333,6 +363,7 @@ void ResponseWriter::begin_stream(const HttpHeaders& headers) const {
   if (exchange_->done || exchange_->begun) return;
   exchange_->begun = true;
   exchange_->streaming = true;
+  exchange_->report.status = 200;
   exchange_->connection->append_head(*exchange_, 200, headers, std::nullopt);
   exchange_->connection->notify();
 }
@@ -345,6 +376,7 @@ void ResponseWriter::write(std::string_view text) const {
     connection.abort();
     return;
   }
+  exchange_->report.body_bytes += static_cast<std::int64_t>(text.size());
   connection.append(connection.chunked() ? fmt::format("{:x}\r\n{}\r\n", text.size(), text) : std::string(text));
 }
 

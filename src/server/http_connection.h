@@ -20,10 +20,12 @@ class HttpConnection;
 
 class HttpServer::Core {
  public:
-  Core(HttpServerOptions server_options, HttpServer::Handler request_handler, HttpServer::FaultHandler on_fault)
+  Core(HttpServerOptions server_options, HttpServer::Handler request_handler, HttpServer::FaultHandler on_fault,
+       HttpServer::EndHandler on_end)
       : options(std::move(server_options)),
         handler(std::move(request_handler)),
         fault_handler(std::move(on_fault)),
+        end_handler(std::move(on_end)),
         acceptor(boost::asio::make_strand(io)) {}
 
   void remove(const HttpConnection* connection) {
@@ -35,6 +37,7 @@ class HttpServer::Core {
   const HttpServerOptions options;
   const HttpServer::Handler handler;
   const HttpServer::FaultHandler fault_handler;
+  const HttpServer::EndHandler end_handler;  // may be empty
   boost::asio::io_context io;
   boost::asio::ip::tcp::acceptor acceptor;
   std::int32_t port = 0;
@@ -61,6 +64,8 @@ class ResponseWriter::Exchange {
   bool begun = false;      // a status line was written
   bool streaming = false;  // begun and not ended
   bool done = false;       // ended, or nobody is there to read it
+  AnswerReport report;
+  const std::chrono::steady_clock::time_point received = std::chrono::steady_clock::now();
   std::function<void()> on_close;
   std::shared_ptr<const void> held;
   std::optional<std::chrono::steady_clock::time_point> send_by;  // of the whole answer
@@ -72,6 +77,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  public:
   HttpConnection(std::shared_ptr<HttpServer::Core> core, boost::asio::ip::tcp::socket socket);
 
+  // Its first request is answered 503; before start().
+  void turn_away() { turned_away_ = true; }
   void start();
   auto executor() { return socket_.get_executor(); }
   const std::shared_ptr<HttpServer::Core>& core() const { return core_; }
@@ -130,6 +137,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   std::shared_ptr<ResponseWriter::Exchange> exchange_;  // the answer under way; its writers may outlive it
   int fault_status_ = 400;
   bool read_closed_ = false;  // end of input: the client is gone, or as good as
+  bool turned_away_ = false;  // one too many
   bool broken_ = false;       // the socket is closed
   bool keep_open_ = true;     // another request may follow
   bool discard_input_ = false;

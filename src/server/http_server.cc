@@ -15,6 +15,7 @@ using boost::system::error_code;
 namespace {
 
 constexpr auto kAcceptRetry = std::chrono::milliseconds(50);
+constexpr std::size_t kMaxTurnedAway = 64;  // connections beyond the limit that hear why, at once
 constexpr auto kAbortWait = std::chrono::milliseconds(2000);
 
 asio::awaitable<void> accept_loop(std::shared_ptr<HttpServer::Core> core) {
@@ -33,7 +34,9 @@ asio::awaitable<void> accept_loop(std::shared_ptr<HttpServer::Core> core) {
     const auto connection = std::make_shared<HttpConnection>(core, std::move(socket));
     {
       const std::lock_guard lock(core->mutex);
-      if (core->connections.size() >= core->options.max_connections) continue;
+      const std::size_t limit = core->options.max_connections;
+      if (core->connections.size() >= limit + kMaxTurnedAway) continue;
+      if (core->connections.size() >= limit) connection->turn_away();
       core->connections.emplace(connection.get(), connection);
     }
     connection->start();
@@ -62,8 +65,9 @@ void listen(HttpServer::Core& core) {
 
 }  // namespace
 
-HttpServer::HttpServer(HttpServerOptions options, Handler handler, FaultHandler fault_handler)
-    : core_(std::make_shared<Core>(std::move(options), std::move(handler), std::move(fault_handler))) {
+HttpServer::HttpServer(HttpServerOptions options, Handler handler, FaultHandler fault_handler, EndHandler end_handler)
+    : core_(std::make_shared<Core>(std::move(options), std::move(handler), std::move(fault_handler),
+                                   std::move(end_handler))) {
   listen(*core_);
   asio::co_spawn(core_->acceptor.get_executor(), accept_loop(core_), asio::detached);
   for (std::int32_t i = 0; i < core_->options.num_threads; ++i) {

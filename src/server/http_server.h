@@ -29,6 +29,19 @@ struct HttpRequest {
   std::optional<std::string_view> header(std::string_view name) const;
 };
 
+// What became of a request, for a log.
+struct AnswerReport {
+  std::string method;
+  std::string path;
+  std::string peer;
+  int status = 0;               // 0: none was sent
+  std::int64_t body_bytes = 0;  // produced; sent where `complete`
+  std::chrono::steady_clock::duration duration{};
+  bool complete = false;  // sent whole
+  HttpHeaders notes;      // of ResponseWriter::note
+  std::vector<std::pair<std::string, std::int64_t>> counts;
+};
+
 // The answer of one request. Copies speak for the same answer. All members but post() belong to the connection's own
 // loop: call them inside the handler, an on_close callback or a posted function. After the end or a disconnect every
 // call is ignored.
@@ -39,6 +52,10 @@ class ResponseWriter {
 
   // Headers that go out with whatever the answer will be; before send or begin_stream.
   void add_headers(const HttpHeaders& headers) const;
+
+  // A word about the request for its AnswerReport, in place of an earlier one of that name.
+  void note(const std::string& name, std::string value) const;
+  void note(const std::string& name, std::int64_t count) const;
 
   // The whole answer. `content-length` and `connection` are added.
   void send(int status, const HttpHeaders& headers, std::string_view body) const;
@@ -67,7 +84,7 @@ struct HttpServerOptions {
   std::string hostname = "0.0.0.0";
   std::int32_t port = 3000;  // 0: any free one
   std::int32_t num_threads = 2;
-  std::size_t max_connections = 8192;
+  std::size_t max_connections = 8192;  // those beyond are answered 503, as long as they are few
   std::size_t max_header_bytes = std::size_t{32} << 10;
   std::size_t max_body_bytes = std::size_t{2} << 20;
   std::size_t max_stream_buffer_bytes = std::size_t{1} << 20;
@@ -81,12 +98,16 @@ struct HttpServerOptions {
 class HttpServer {
  public:
   using Handler = std::function<void(HttpRequest, ResponseWriter)>;
-  // Answers what never became a request: `status` is 400, 408, 413, 431 or 505; `request` holds what was read of it.
+  // Answers what never reached the handler or was failed by it: `status` is 400, 408, 413, 431, 500, 503 (too many
+  // connections) or 505; `request` holds what was read of it, after a 500 method and path alone.
   using FaultHandler = std::function<void(int status, const HttpRequest& request, ResponseWriter)>;
+
+  // Hears of each answer, once, at its end; on the connection's loop.
+  using EndHandler = std::function<void(const AnswerReport&)>;
 
   // Binds, listens and serves at once. Throws StartError when the address cannot be bound. Handlers run on the
   // server's threads, must not block for long, and answer 500 by throwing.
-  HttpServer(HttpServerOptions options, Handler handler, FaultHandler fault_handler);
+  HttpServer(HttpServerOptions options, Handler handler, FaultHandler fault_handler, EndHandler end_handler = {});
   ~HttpServer();  // stop() without grace
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;

@@ -26,6 +26,13 @@ OutputJson model_json(const ServerContext& context, const std::string& id) {
   return json;
 }
 
+// Of those that are listed, which lie in the adapter folder.
+std::vector<std::string> usable_adapters(ServerContext& context, const Caller& caller) {
+  std::vector<std::string> ids = context.adapters.ids();
+  std::erase_if(ids, [&](const std::string& id) { return !caller.may_use({.source = "local", .id = id}); });
+  return ids;
+}
+
 // LoRAX names dtypes as torch does.
 std::string torch_dtype(const std::string& dtype) { return "torch." + dtype; }
 
@@ -42,11 +49,13 @@ std::vector<std::string> AdapterList::ids() {
   return ids_;
 }
 
-void handle_ping(ServerContext& /*context*/, const HttpRequest& /*request*/, const ResponseWriter& writer) {
+void handle_ping(ServerContext& /*context*/, const HttpRequest& /*request*/, const ResponseWriter& writer,
+                 const Caller& /*caller*/) {
   writer.send(200, {}, "");
 }
 
-void handle_health(ServerContext& context, const HttpRequest& /*request*/, const ResponseWriter& writer) {
+void handle_health(ServerContext& context, const HttpRequest& /*request*/, const ResponseWriter& writer,
+                   const Caller& /*caller*/) {
   const char* fault = nullptr;
   if (!context.ready) {
     fault = "the server is shutting down";
@@ -60,7 +69,8 @@ void handle_health(ServerContext& context, const HttpRequest& /*request*/, const
   }
 }
 
-void handle_info(ServerContext& context, const HttpRequest& /*request*/, const ResponseWriter& writer) {
+void handle_info(ServerContext& context, const HttpRequest& /*request*/, const ResponseWriter& writer,
+                 const Caller& /*caller*/) {
   const ServerOptions& options = context.options;
   const EngineInfo& engine = context.services.engine;
   OutputJson json;
@@ -86,7 +96,8 @@ void handle_info(ServerContext& context, const HttpRequest& /*request*/, const R
   send_json(writer, json);
 }
 
-void handle_metrics(ServerContext& context, const HttpRequest& request, const ResponseWriter& writer) {
+void handle_metrics(ServerContext& context, const HttpRequest& request, const ResponseWriter& writer,
+                    const Caller& /*caller*/) {
   const SchedulerStats stats = context.services.scheduler.stats();
   std::optional<AdapterStats> adapters;
   if (context.services.adapter_stats) adapters = context.services.adapter_stats();
@@ -100,18 +111,20 @@ void handle_metrics(ServerContext& context, const HttpRequest& request, const Re
   }
 }
 
-void handle_models(ServerContext& context, const HttpRequest& /*request*/, const ResponseWriter& writer) {
+void handle_models(ServerContext& context, const HttpRequest& /*request*/, const ResponseWriter& writer,
+                   const Caller& caller) {
   OutputJson data = OutputJson::array({model_json(context, context.services.model_id)});
-  for (const std::string& id : context.adapters.ids()) data.push_back(model_json(context, id));
+  for (const std::string& id : usable_adapters(context, caller)) data.push_back(model_json(context, id));
   OutputJson json;
   json["object"] = "list";
   json["data"] = std::move(data);
   send_json(writer, json);
 }
 
-void handle_model(ServerContext& context, const HttpRequest& request, const ResponseWriter& writer) {
+void handle_model(ServerContext& context, const HttpRequest& request, const ResponseWriter& writer,
+                  const Caller& caller) {
   const std::string id = percent_decode(request.path.substr(std::string_view("/v1/models/").size()));
-  const std::vector<std::string> adapters = context.adapters.ids();
+  const std::vector<std::string> adapters = usable_adapters(context, caller);
   const bool known =
       id == context.services.model_id || std::find(adapters.begin(), adapters.end(), id) != adapters.end();
   if (known) {

@@ -186,6 +186,7 @@ GroupSink stream_sink(const std::shared_ptr<AnswerState>& state) {
       send_error(state->writer, error, ApiStyle::kOpenAi);
       return;
     }
+    state->writer.note("error", std::string(failure_row(error.failure).error_code));
     state->writer.write(error_event(error, ApiStyle::kOpenAi));
     state->writer.end();
   };

@@ -5,11 +5,13 @@
 
 namespace shoal {
 
-void handle_openapi(ServerContext& /*context*/, const HttpRequest& /*request*/, const ResponseWriter& writer) {
+void handle_openapi(ServerContext& /*context*/, const HttpRequest& /*request*/, const ResponseWriter& writer,
+                    const Caller& /*caller*/) {
   writer.send(200, {{"content-type", "application/json"}}, std::string(kOpenApiDocument));
 }
 
-void handle_docs(ServerContext& /*context*/, const HttpRequest& /*request*/, const ResponseWriter& writer) {
+void handle_docs(ServerContext& /*context*/, const HttpRequest& /*request*/, const ResponseWriter& writer,
+                 const Caller& /*caller*/) {
   // Of scripts and styles those in the page alone, and nothing from elsewhere.
   writer.send(200,
               {{"content-type", "text/html; charset=utf-8"},

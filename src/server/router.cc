@@ -6,13 +6,14 @@
 #include <algorithm>
 #include <array>
 
+#include "server/access_log.h"
 #include "server/http_format.h"
 
 namespace shoal {
 
 namespace {
 
-using GetHandler = void (*)(ServerContext&, const HttpRequest&, const ResponseWriter&);
+using GetHandler = void (*)(ServerContext&, const HttpRequest&, const ResponseWriter&, const Caller&);
 using PostHandler = void (*)(ServerContext&, const JsonCall&);
 
 struct Route {
@@ -126,11 +127,18 @@ void route_post(ServerContext& context, const Route& entry, const HttpRequest& r
                        .caller = caller});
 }
 
+void name_request(const HttpRequest& request, const ResponseWriter& writer) {
+  const std::string id = request_id_of(request);
+  spdlog::debug("{} {} from {}, request {}", request.method, request.path, request.peer, id);
+  writer.add_headers({{"x-request-id", id}});
+  writer.note("request_id", id);
+}
+
 }  // namespace
 
 void route(ServerContext& context, HttpRequest request, const ResponseWriter& writer) {
-  spdlog::debug("{} {} from {}", request.method, request.path, request.peer);
   const ApiStyle style = style_of_path(request.path);
+  name_request(request, writer);
   writer.add_headers(cors_headers(context.options.cors, request));
   const Route* entry = find_route(request.path);
   if (entry == nullptr) {
@@ -142,15 +150,16 @@ void route(ServerContext& context, HttpRequest request, const ResponseWriter& wr
     return;
   }
   std::variant<Caller, ApiError> caller;
-  if (!entry->open) caller = find_caller(context.options, request);
+  if (!entry->open) caller = find_caller(context.api_keys, request);
   if (const auto* error = std::get_if<ApiError>(&caller)) {
     const bool unknown = error->failure == Failure::kUnauthorized;
     send_error(writer, *error, style, unknown ? HttpHeaders{{"www-authenticate", "Bearer"}} : HttpHeaders{});
     return;
   }
+  writer.note("tenant", std::get<Caller>(caller).tenant);
   const bool reads = request.method == "GET" || request.method == "HEAD";
   if (reads && entry->get != nullptr) {
-    entry->get(context, request, writer);
+    entry->get(context, request, writer, std::get<Caller>(caller));
   } else if (request.method == "POST" && entry->post != nullptr) {
     route_post(context, *entry, request, writer, std::get<Caller>(caller));
   } else {
@@ -177,11 +186,17 @@ void route_fault(ServerContext& context, int status, const HttpRequest& request,
              .param = {}};
   }
   if (status == 431) error = {.failure = Failure::kHeadersTooLarge, .message = "the headers are too long", .param = {}};
+  if (status == 500) error = {.failure = Failure::kInternal, .message = "internal server error", .param = {}};
+  if (status == 503) error = {.failure = Failure::kCrowded, .message = "too many connections are open", .param = {}};
   if (status == 505) {
     error = {.failure = Failure::kHttpVersion, .message = "only HTTP/1.0 and HTTP/1.1 are spoken", .param = {}};
   }
   context.metrics.count_failure(failure_row(error.failure).metric);
-  writer.add_headers(cors_headers(context.options.cors, request));
+  // A handler that threw has had its headers.
+  if (status != 500) {
+    name_request(request, writer);
+    writer.add_headers(cors_headers(context.options.cors, request));
+  }
   send_error(writer, error, style_of_path(request.path));
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "server/access_log.h"
 #include "server/context.h"
 #include "server/router.h"
 
@@ -28,12 +29,18 @@ Server::Server(ServerOptions options, Services services)
     : context_(std::make_unique<ServerContext>(std::move(options), std::move(services))) {
   raise_file_limit();
   ServerContext* context = context_.get();
+  HttpServer::EndHandler log_answer;
+  if (!context->options.access_log.empty()) {
+    access_log_ = std::make_unique<AccessLog>(context->options.access_log);
+    log_answer = [log = access_log_.get()](const AnswerReport& report) { log->write(report); };
+  }
   http_ = std::make_unique<HttpServer>(
       context->options.http,
       [context](HttpRequest request, const ResponseWriter& writer) { route(*context, std::move(request), writer); },
       [context](int status, const HttpRequest& request, const ResponseWriter& writer) {
         route_fault(*context, status, request, writer);
-      });
+      },
+      std::move(log_answer));
   spdlog::info("listening on http://{}:{}", context->options.http.hostname, http_->port());
 }
 

@@ -10,6 +10,7 @@
 namespace shoal {
 
 struct ServerContext;
+class AccessLog;
 
 class Server {
  public:
@@ -32,6 +33,7 @@ class Server {
 
  private:
   std::unique_ptr<ServerContext> context_;
+  std::unique_ptr<AccessLog> access_log_;  // null: none is kept
   std::unique_ptr<HttpServer> http_;
 };
 

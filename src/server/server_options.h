@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <string>
 #include <vector>
@@ -35,6 +36,8 @@ struct ServerOptions {
   std::string version = "0.1.0";
   std::string api_key;                        // of all tenants; "" and no others below: everybody may ask
   std::vector<TenantApiKey> tenant_api_keys;  // no two keys are equal
+  std::filesystem::path api_key_file;         // more keys, which may change while the server runs; empty: none
+  std::string access_log;                     // file of a JSON line an answer, "-" for stdout; "": none
   std::string default_adapter_source = "local";
   std::vector<std::string> adapter_sources = {"local"};  // those that are served
   std::int64_t max_concurrent_requests = 1024;           // shown by /info; the scheduler enforces it

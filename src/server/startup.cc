@@ -4,7 +4,8 @@
 
 namespace shoal {
 
-void handle_startup(ServerContext& context, const HttpRequest& /*request*/, const ResponseWriter& writer) {
+void handle_startup(ServerContext& context, const HttpRequest& /*request*/, const ResponseWriter& writer,
+                    const Caller& /*caller*/) {
   const auto now = std::chrono::steady_clock::now();
   PreparedRequest prepared;
   prepared.request.prompt_ids = {0};

@@ -31,6 +31,7 @@ struct PreparedRequest {
   Request request;
   std::optional<AnswerGrammar> grammar;  // not compiled yet
   GenerationInfo info;
+  bool forbidden = false;  // its adapter may not be used by who asks for it
 };
 
 // Everything that needs no tokens: adapter, ranges, counts.
