@@ -12,6 +12,9 @@ ServerOptions local_options() {
   ServerOptions options;
   options.adapter_sources = {"local"};
   options.default_adapter_source = "local";
+  options.max_best_of = 2;
+  options.max_input_length = 15;
+  options.max_total_tokens = 16;
   return options;
 }
 
@@ -92,7 +95,7 @@ TEST(MergedAdapters, ChecksInOrder) {
   EXPECT_EQ(error_of(R"({"adapter_id":"","merged_adapters":{"ids":[]},"temperature":-1})")->message,
             "`adapter_id` and `merged_adapters` must not both be set");
   EXPECT_EQ(error_of(R"({"merged_adapters":{"ids":[],"weights":[1]}})")->param, "merged_adapters.ids");
-  EXPECT_EQ(error_of(R"({"merged_adapters":{"ids":["a"]},"temperature":-1,"best_of":2})")->param, "best_of")
+  EXPECT_EQ(error_of(R"({"merged_adapters":{"ids":["a"]},"temperature":-1,"best_of":3})")->param, "best_of")
       << "its upper limit comes first of all";
   EXPECT_EQ(error_of(R"({"merged_adapters":{"ids":["a"]},"temperature":-1})")->param, "merged_adapters.weights");
   EXPECT_EQ(error_of(R"({"merged_adapters":{"ids":["a"],"weights":[1]},"temperature":-1})")->param, "temperature");
