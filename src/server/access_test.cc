@@ -1,4 +1,5 @@
 // What a key lets its holder use: adapters by rule, on every route, in listings and in the words of errors.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -59,8 +60,7 @@ const Route kRoutes[] = {
      [](const std::string& id) {
        return R"({"messages":[{"role":"user","content":"a"}],"max_tokens":2,"model":")" + id + R"("})";
      }},
-    {"/embed",
-     [](const std::string& id) { return R"({"inputs":"a","parameters":{"adapter_id":")" + id + R"("}})"; }},
+    {"/embed", [](const std::string& id) { return R"({"inputs":"a","parameters":{"adapter_id":")" + id + R"("}})"; }},
     {"/v1/embeddings", [](const std::string& id) { return R"({"input":["a","b"],"model":")" + id + R"("})"; }},
 };
 
@@ -108,6 +108,25 @@ TEST(Access, WhatMayNotBeUsedReadsAsWhatIsNotThere) {
     EXPECT_EQ(forbidden.status, absent.status) << route.path;
     EXPECT_EQ(forbidden.body, absent.body) << route.path;
     EXPECT_EQ(forbidden.headers, absent.headers) << route.path;
+  }
+}
+
+TEST(Access, EachMemberOfAMergeMustBeAllowed) {
+  const TestFolder dir;
+  TestService service({}, options_of(dir));
+  const auto merged = [&](const char* key, const char* ids) {
+    return post(service.port(), "/generate",
+                fmt::format(R"({{"inputs":"hello","parameters":{{"max_new_tokens":2,"merged_adapters":{{"ids":[{}],)"
+                            R"("weights":[1,1]}}}}}})",
+                            ids),
+                bearer(key));
+  };
+  EXPECT_EQ(merged("of-all", R"("org/beta","alpha")").status, 200);
+  EXPECT_EQ(merged("of-org", R"("org/beta","org/beta")").status, 200);
+  for (const char* ids : {R"("org/beta","alpha")", R"("alpha","org/beta")"}) {
+    const RawResponse refused = merged("of-org", ids);
+    EXPECT_EQ(refused.status, 424);
+    EXPECT_NE(refused.body.find("adapter 'alpha' not found"), std::string::npos) << refused.body;
   }
 }
 

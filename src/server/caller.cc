@@ -37,6 +37,14 @@ std::variant<Caller, ApiError> caller_of_header(const HttpRequest& request) {
 
 }  // namespace
 
+std::optional<std::string> Caller::forbidden_id(const AdapterKey& adapter) const {
+  if (adapters == nullptr) return std::nullopt;
+  for (const std::string& id : adapter.merge ? adapter.merge->ids : std::vector<std::string>{adapter.id}) {
+    if (!adapters->allow(adapter.source, id)) return id;
+  }
+  return std::nullopt;
+}
+
 ApiError adapter_not_there(const std::string& id) {
   return {.failure = Failure::kAdapterNotFound, .message = fmt::format("adapter '{}' not found", id), .param = {}};
 }
@@ -64,8 +72,8 @@ std::variant<Caller, ApiError> find_caller(const ApiKeys& keys, const HttpReques
   return caller_of_header(request);
 }
 
-std::string hub_token_of(const ServerOptions& options, const HttpRequest& request) {
-  if (!options.api_key.empty() || !options.tenant_api_keys.empty()) return "";
+std::string hub_token_of(const ApiKeys& keys, const HttpRequest& request) {
+  if (keys.asked_for()) return "";
   const std::string_view token = bearer_token(request);
   return token.starts_with(kHubToken) ? std::string(token) : "";
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 
@@ -17,9 +18,9 @@ struct Caller {
   std::string tenant;                                 // "": none named
   std::shared_ptr<const AdapterRules> adapters = {};  // null: all; shared with the keys, which may be replaced
 
-  bool may_use(const AdapterKey& adapter) const {
-    return adapters == nullptr || adapters->allow(adapter.source, adapter.id);
-  }
+  bool may_use(const AdapterKey& adapter) const { return !forbidden_id(adapter); }
+  // The adapter that it may not use, of a merge the first of its members.
+  std::optional<std::string> forbidden_id(const AdapterKey& adapter) const;
 };
 
 // What a caller is told of an adapter that it may not use: the same as of one that is not there.
@@ -35,6 +36,6 @@ std::variant<Caller, ApiError> find_caller(const ApiKeys& keys, const HttpReques
 
 // The bearer token of a request, for the hub: where this server asks for keys of its own it is one of those, and what
 // OpenAI clients send in place of a key is none of the hub's. "" then.
-std::string hub_token_of(const ServerOptions& options, const HttpRequest& request);
+std::string hub_token_of(const ApiKeys& keys, const HttpRequest& request);
 
 }  // namespace shoal

@@ -130,10 +130,10 @@ Parsed<std::vector<PreparedRequest>> prepare_prompts(ServerContext& context, con
     ready.request.tenant = ready.request.cache_salt = call.caller.tenant;
     if (ready.request.adapter && ready.request.adapter->source == "hub") {
       const std::string token = parameters.api_token.value_or("");
-      ready.request.adapter->api_token = token.empty() ? hub_token_of(context.options, call.request) : token;
+      ready.request.adapter->api_token = token.empty() ? hub_token_of(context.api_keys, call.request) : token;
     }
     // Told where the adapter's absence would be: at the same point of the answer, in the same words.
-    ready.forbidden = ready.request.adapter && !call.caller.may_use(*ready.request.adapter);
+    if (ready.request.adapter) ready.forbidden_id = call.caller.forbidden_id(*ready.request.adapter);
     ready.grammar = parameters.grammar;
     ready.info.received = call.received;
     ready.info.validated = Clock::now();
@@ -164,7 +164,7 @@ std::shared_ptr<Drive> submit(ServerContext& context, const ResponseWriter& writ
     drive->sink.on_error(error);
     return nullptr;
   };
-  if (prepared.forbidden) return turn_away(adapter_not_there(prepared.request.adapter->id));
+  if (prepared.forbidden_id) return turn_away(adapter_not_there(*prepared.forbidden_id));
   auto submitted = context.services.scheduler.submit(std::move(prepared.request), on_event);
   if (!submitted.ok()) return turn_away(to_api_error(submitted.error()));
   drive->stream = std::move(submitted.value());

@@ -31,7 +31,7 @@ struct PreparedRequest {
   Request request;
   std::optional<AnswerGrammar> grammar;  // not compiled yet
   GenerationInfo info;
-  bool forbidden = false;  // its adapter may not be used by who asks for it
+  std::optional<std::string> forbidden_id = {};  // an adapter that whoever asks for it may not use
 };
 
 // Everything that needs no tokens: adapter, ranges, counts.
