@@ -65,11 +65,9 @@ void HttpFlags::add_to(CLI::App& command) {
            "header that they may send; may be repeated (default: content-type and authorization)");
   add_list(command, "--cors-expose-header", cors_expose_header, "CORS_EXPOSE_HEADER",
            "header of answers that they may read; may be repeated");
-  command
-      .add_option("--cors-allow-credentials", cors_allow_credentials,
-                  "they may send cookies; needs --cors-allow-origin")
-      ->envname("CORS_ALLOW_CREDENTIALS")
-      ->expected(0, 1);
+  add_switch(command, "--cors-allow-credentials", cors_allow_credentials,
+             "they may send cookies; needs --cors-allow-origin")
+      ->envname("CORS_ALLOW_CREDENTIALS");
   command.add_option("--max-connections", max_connections, "open at once; beyond: 503")
       ->envname("MAX_CONNECTIONS")
       ->check(CLI::Range(1, 60000))

@@ -90,7 +90,8 @@ void LoraxFlags::add_to(CLI::App& command) {
     const LoraxFlag& flag = kFlags[i];
     if (*flag.name == '\0') continue;
     // A value or none, since LoRAX has both kinds.
-    command.add_option(flag.name, given_[i], flag.reason)
+    const auto keep = [this, i](const std::string& value) { given_[i] = value.empty() ? "true" : value; };
+    command.add_option_function<std::string>(flag.name, keep, flag.reason)
         ->envname(flag.variable)
         ->expected(0, 1)
         ->group(flag.verdict == kIgnored ? "Flags of LoRAX that do nothing here" : "Flags of LoRAX that are refused");

@@ -78,6 +78,18 @@ CLI::Validator some_text() {
   return expect("a text of at least one character", [](const std::string& text) { return !text.empty(); });
 }
 
+CLI::Option* add_switch(CLI::App& command, const std::string& name, bool& on, const std::string& meaning) {
+  // A flag of CLI11 takes a value after '=' alone, and an option's bool is false where none is given.
+  return command
+      .add_option_function<std::string>(
+          name, [&on](const std::string& given) { on = given.empty() || given == "true" || given == "1"; }, meaning)
+      ->expected(0, 1)
+      ->type_name("")
+      ->check(expect("true or false", [](const std::string& text) {
+        return text.empty() || text == "true" || text == "1" || text == "false" || text == "0";
+      }));
+}
+
 std::int64_t parse_bytes(const std::string& flag, const std::string& text) {
   double number = 0.0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);

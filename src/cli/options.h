@@ -36,6 +36,8 @@ CLI::Validator at_least(std::int64_t smallest);  // a whole number, up to a bill
 CLI::Validator seed_number();                    // 64 bits, no sign
 CLI::Validator temperature_number();             // finite, not negative
 CLI::Validator some_text();                      // not empty
+// A switch that may be given alone or with true or false, since LoRAX has both kinds.
+CLI::Option* add_switch(CLI::App& command, const std::string& name, bool& on, const std::string& meaning);
 // "2GiB", "512MiB", "1000000" -> bytes; UsageError names the flag and the value.
 std::int64_t parse_bytes(const std::string& flag, const std::string& text);
 // "1,2,3" -> numbers; UsageError names the flag and the value.

@@ -139,11 +139,9 @@ void add_limits(CLI::App& command, ServeOptions& options) {
   command.add_option("--max-batch-size", options.max_sequences, "sequences of one step")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
-  command
-      .add_option("--prefix-caching", options.prefix_caching,
-                  "texts that begin alike, under one adapter, are computed once while their cache blocks last")
-      ->envname("PREFIX_CACHING")
-      ->expected(0, 1);  // LoRAX's takes a value
+  add_switch(command, "--prefix-caching", options.prefix_caching,
+             "texts that begin alike, under one adapter, are computed once while their cache blocks last")
+      ->envname("PREFIX_CACHING");
 }
 
 void add_admission_flags(CLI::App& command, ServeOptions& options) {

@@ -64,6 +64,7 @@ def test_flags_of_lorax_are_known():
     (["--num-shard", 2], "--num-shard 2 is not served: one device"),
     (["--sharded", "true"], "--sharded true is not served"),
     (["--adapter-id", "x"], "--adapter-id x is not served"),
+    (["--prefix-caching", "maybe"], "--prefix-caching: 'maybe' is not true or false"),
     (["--cors-allow-credentials"], "--cors-allow-credentials needs --cors-allow-origin"),
     (["--max-header-bytes", "1GiB"], "--max-header-bytes is 1GiB, expected from 1024 to 1048576 bytes"),
     (["--max-body-bytes", "1"], "--max-body-bytes is 1, expected from 1024"),
@@ -74,6 +75,16 @@ def test_what_cannot_be_kept_is_refused_with_the_reason(flags, named):
     ended = run(*SERVE, *flags)
     assert ended.returncode == 2, ended
     assert named in ended.stderr and len(ended.stderr.splitlines()) == 1, ended
+
+
+@pytest.mark.parametrize("flags, on", [(["--prefix-caching"], True), (["--prefix-caching", "true"], True),
+                                       (["--prefix-caching", "false"], False), (["--prefix-caching", "--max-queue", "9"], True)])
+def test_a_switch_stands_alone_or_with_its_value(tiny_folder, flags, on):
+    running = Server(tiny_folder, *flags)
+    try:
+        assert ("cached_tokens" in running.generate("x", max_new_tokens=1)["details"]) == on
+    finally:
+        assert running.stop() == 0
 
 
 def test_a_refused_token_is_not_repeated():
@@ -108,6 +119,7 @@ def test_a_deployment_of_lorax_starts_as_it_is(tiny_folder, tmp_path):
         for flag in ("--sharded", "--num-shard", "--source", "--ngrok", "--prefix-caching"):
             assert f"{flag} does nothing" not in text
         assert requests.get(running.url + "/info", timeout=60).json()["validation_workers"] == 3
+        assert "cached_tokens" in running.generate("x", max_new_tokens=1)["details"], "--prefix-caching true is off"
         answer = requests.post(running.url + "/generate", timeout=60, headers={"origin": "https://a.example", "x-request-id": "r-1"},
                                json={"inputs": "secret words", "parameters": {"max_new_tokens": 2}})
         assert answer.status_code == 200
