@@ -21,6 +21,7 @@ Error of_member(const std::string& id, const Error& error) {
 AdapterVersion AdapterReader::version(const AdapterKey& key) const {
   if (!key.merge) return source_.version(key);
   std::vector<AdapterVersion> members;
+  members.reserve(key.merge->ids.size());
   for (std::size_t i = 0; i < key.merge->ids.size(); ++i) members.push_back(source_.version(member_key(key, i)));
   return version_of_merge(members);
 }

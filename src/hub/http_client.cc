@@ -16,7 +16,7 @@ namespace shoal {
 namespace {
 
 constexpr std::size_t kKeptBodyBytes = 4096;
-constexpr std::size_t kMaxHeaderBytes = 64 * 1024;
+constexpr std::size_t kMaxHeaderBytes = std::size_t{64} << 10;
 // Of no body.
 constexpr const char* kEmptySha256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
@@ -122,8 +122,7 @@ HeaderList make_headers(const HttpCall& call) {
   const auto add = [&](const std::string& line) {
     curl_slist* const longer = curl.slist_append(list.get(), line.c_str());
     CHECK(longer != nullptr);
-    (void)list.release();
-    list.reset(longer);
+    if (longer != list.get()) list.reset(longer);  // the head stays, but for the first line
   };
   for (const std::string& line : call.headers) add(line);
   if (!call.bearer.empty()) add("Authorization: Bearer " + call.bearer);
@@ -270,7 +269,7 @@ std::optional<std::string> resolve_redirect(const std::string& base, const std::
   if (curl.url_set(parsed.get(), CURLUPART_URL, base.c_str(), CURLU_PATH_AS_IS) != CURLUE_OK) return std::nullopt;
   if (curl.url_set(parsed.get(), CURLUPART_URL, location.c_str(), CURLU_PATH_AS_IS) != CURLUE_OK) return std::nullopt;
   if (part_of(parsed, CURLUPART_USER) || part_of(parsed, CURLUPART_PASSWORD)) return std::nullopt;
-  const auto url = part_of(parsed, CURLUPART_URL);
+  auto url = part_of(parsed, CURLUPART_URL);
   if (!url || !origin_of(*url)) return std::nullopt;
   if (base.starts_with("https:") && !url->starts_with("https:")) return std::nullopt;
   return url;

@@ -111,7 +111,7 @@ SnapshotCache::SnapshotCache(fs::path root, std::int64_t quota_bytes)
 std::optional<fs::path> SnapshotCache::find(const std::string& repo, const std::string& commit,
                                             const std::vector<RemoteFile>& files) {
   const std::lock_guard lock(mutex_);
-  const fs::path folder = repo_folder(repo) / "snapshots" / commit;
+  fs::path folder = repo_folder(repo) / "snapshots" / commit;
   for (const RemoteFile& file : files) {
     const fs::path path = folder / file.name;
     if (size_of(path) != file.num_bytes) return std::nullopt;
@@ -139,7 +139,7 @@ std::optional<fs::path> SnapshotCache::find_known(const std::string& repo, const
   std::error_code absent;
   const bool marked = fs::exists(marker, absent);
   if (marked && std::find(readers.begin(), readers.end(), reader_line(reader)) == readers.end()) return std::nullopt;
-  const fs::path folder = repo_folder(repo) / "snapshots" / commit;
+  fs::path folder = repo_folder(repo) / "snapshots" / commit;
   for (const std::string& name : names) {
     if (size_of(folder / name) < 0) return std::nullopt;
   }

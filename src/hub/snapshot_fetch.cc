@@ -29,7 +29,7 @@ Status fetch_blob(SnapshotCache& cache, const HttpClient& client, const Snapshot
                         .get = [&](const std::vector<std::string>& headers,
                                    const DownloadJob::Sink& sink) { return plan.get(file, headers, sink); },
                         .explain = plan.explain};
-  const Status downloaded = download(client, job);
+  Status downloaded = download(client, job);
   if (!downloaded.ok()) return downloaded;
   spdlog::info("{}: {} bytes fetched", what, file.num_bytes);
   return cache.finish_blob(plan.repo, file);

@@ -270,6 +270,7 @@ std::int64_t FakeEngine::masked(const StepPlan& plan, const PlanSequence& row, s
 std::vector<float> FakeEngine::hidden_of(std::uint64_t text, const SamplingParams& sampling) {
   constexpr std::uint64_t kSize = 3;
   std::vector<float> hidden;
+  hidden.reserve(kSize);
   for (std::uint64_t i = 0; i < kSize; ++i) {
     hidden.push_back(static_cast<float>(mix(text, i) % 2048) / 1024.0F - 1.0F);
   }

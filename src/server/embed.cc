@@ -140,6 +140,7 @@ void embed(ServerContext& context, const JsonCall& call, ApiStyle style, EmbedRe
            std::function<std::string(const Finishes&)> make_body) {
   request.parameters.embed = true;
   std::vector<Tokenize> tokenize;
+  tokenize.reserve(request.inputs.size());
   for (const CompletionPrompt& input : request.inputs) {
     tokenize.emplace_back(
         [&context, &input] { return prompt_ids(context.services.tokenizer, input, SpecialTokens::kAdd); });

@@ -136,7 +136,7 @@ void name_request(const HttpRequest& request, const ResponseWriter& writer) {
 
 }  // namespace
 
-void route(ServerContext& context, HttpRequest request, const ResponseWriter& writer) {
+void route(ServerContext& context, const HttpRequest& request, const ResponseWriter& writer) {
   const ApiStyle style = style_of_path(request.path);
   name_request(request, writer);
   writer.add_headers(cors_headers(context.options.cors, request));

@@ -10,7 +10,7 @@
 
 namespace shoal {
 
-void route(ServerContext& context, HttpRequest request, const ResponseWriter& writer);
+void route(ServerContext& context, const HttpRequest& request, const ResponseWriter& writer);
 
 // Method and path of each route, as the OpenAPI document names them but for `{id}` at the end of a path.
 std::vector<std::pair<std::string, std::string>> list_routes();

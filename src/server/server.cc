@@ -36,7 +36,7 @@ Server::Server(ServerOptions options, Services services)
   }
   http_ = std::make_unique<HttpServer>(
       context->options.http,
-      [context](HttpRequest request, const ResponseWriter& writer) { route(*context, std::move(request), writer); },
+      [context](const HttpRequest& request, const ResponseWriter& writer) { route(*context, request, writer); },
       [context](int status, const HttpRequest& request, const ResponseWriter& writer) {
         route_fault(*context, status, request, writer);
       },
