@@ -86,7 +86,7 @@ ASAN_EQUALITY := Small/*
 tsan: setup ## the tests of the threaded rooms under ThreadSanitizer
 	cmake --preset tsan $(CONFIGURE)
 	cmake --build --preset tsan -j $(JOBS) --target $(TSAN_ROOMS:%=shoal_%_test)
-	$(PYTHON) tools/run_tests.py --build-dir build-tsan --names '$(TSAN_ROOMS)'
+	TSAN_OPTIONS="suppressions=$(CURDIR)/tools/tsan_suppressions.txt" $(PYTHON) tools/run_tests.py --build-dir build-tsan --names '$(TSAN_ROOMS)'
 TSAN_ROOMS := core text engine scheduler server
 
 simulate: setup ## the scheduler in virtual time: 10,000 random traces from SEED on

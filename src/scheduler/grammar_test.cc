@@ -100,7 +100,9 @@ TEST_F(GrammarRows, GoOnExactlyAfterAPreemptionAndLeaveOthersAsTheyWere) {
   start(20);  // of 16 tokens: three whole answers
   std::vector<TestClient> clients;
   clients.reserve(requests.size());
+  engine_->hold();  // until all are there
   for (const Request& each : requests) clients.emplace_back(*scheduler_, each);
+  engine_->resume();
   for (TestClient& client : clients) client.wait_for_end();
   EXPECT_GT(scheduler_->stats().preemptions, 0);
   for (std::size_t i = 0; i < clients.size(); ++i) {

@@ -52,7 +52,8 @@ AccessLog::AccessLog(const std::string& path)
   logger_->flush_on(spdlog::level::info);
 }
 
-AccessLog::~AccessLog() = default;
+// The writer first: it writes what waits and ends, and only then does what it writes to go.
+AccessLog::~AccessLog() { writer_.reset(); }
 
 void AccessLog::write(const AnswerReport& report) { logger_->info("{}", line_of(report)); }
 
