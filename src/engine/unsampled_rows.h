@@ -46,10 +46,11 @@ class UnsampledRows {
   std::vector<std::int64_t> embedded_rows_;    // here
   std::optional<TokenScorer> scorer_;
   std::optional<Staging> staging_;
-  Tensor targets_on_device_, sampled_indices_on_device_;
-  Tensor hidden_;          // on the device
-  Buffer host_hidden_;     // where the device is not the host
-  Tensor hidden_on_host_;  // [rows, hidden]
+  Tensor targets_on_device_;          // i64 [rows]
+  Tensor sampled_indices_on_device_;  // i64 [sampled rows]
+  Tensor hidden_;                     // activations [rows, hidden] on the device
+  Buffer host_hidden_;                // where the device is not the host
+  Tensor hidden_on_host_;             // the same on the host
 };
 
 }  // namespace shoal
