@@ -13,6 +13,11 @@ struct Stream {
   void* handle = nullptr;
 };
 
+// A mark in a stream's work, to wait for no more than what was queued before it. Made and destroyed by the backend.
+struct DeviceEvent {
+  void* handle = nullptr;
+};
+
 // Work captured from a stream, to be queued again at the cost of one launch. Made and released by the backend.
 struct Graph {
   void* handle = nullptr;

@@ -25,6 +25,7 @@ struct EngineInfo {
   std::int64_t max_sequences = 0;      // sequences of one step, and state slots
   std::int64_t max_scored_rows = 256;  // known tokens of one step that are scored: their logits take memory
   std::int64_t sliding_window = 0;     // tokens that a query sees in every layer; 0: all
+  bool runs_beside_host = false;       // a step goes on while the host does something else
 };
 
 // Calls come from one thread at a time (the scheduler's), but where another is named.
@@ -34,8 +35,18 @@ class Engine {
 
   virtual const EngineInfo& info() const = 0;
 
-  // Runs one step. The result is valid until the next call. Throws only when the whole step failed.
-  virtual const StepResult& step(const StepPlan& plan) = 0;
+  // Starts a step. One more may be started before the first is collected, if that has neither embeddings nor scores of
+  // prompts: it runs behind the first and may take its samples (TokenSource::kPreviousSample). `plan` stays as it is
+  // until the step is collected, and so do the adapters that it names. Throws if the step could not be started; then
+  // there is nothing of it to collect.
+  virtual void launch(const StepPlan& plan) = 0;
+  // Waits for the older of the steps under way. The result is valid until the next launch. Throws only when the whole
+  // step failed; it is under way no more.
+  virtual const StepResult& collect() = 0;
+  const StepResult& step(const StepPlan& plan) {
+    launch(plan);
+    return collect();
+  }
 
   // A request wants an adapter, waits until it is on the device, pins it there, and releases it, also after a failure
   // or when it waits no more. Adapters move off the step path; the engine rings the Wakeup that it was made with when

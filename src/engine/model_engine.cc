@@ -63,6 +63,7 @@ ModelEngine::ModelEngine(const EngineOptions& options, const Backend& backend, A
   const std::int64_t vocab_limit = options.vocab_limit > 0 ? options.vocab_limit : model_info_.vocab;
   CHECK_LE(vocab_limit, model_info_.vocab);
   info_.vocab_size = vocab_limit;
+  for (StepUnderWay& step : steps_) step.done = backend_.make_event();
   if (backend.has_graphs()) graphs_ = std::make_unique<GraphCache>(backend);
   const KvCacheShape shape = cache_shape(options);
   if (free_bytes > 0 && options.kv_cache_bytes == 0) reserve_scratch(shape);
@@ -74,7 +75,10 @@ ModelEngine::ModelEngine(const EngineOptions& options, const Backend& backend, A
   make_cache(shape, blocks, std::min(blocks, blocks_for_tokens(info_.max_positions)));
 }
 
-ModelEngine::~ModelEngine() = default;
+ModelEngine::~ModelEngine() {
+  wait_for_device();
+  for (const StepUnderWay& step : steps_) backend_.destroy(step.done);
+}
 
 void ModelEngine::load(const EngineOptions& options, const ConfigReader& config) {
   model_info_ = read_model_info(config);
@@ -112,7 +116,8 @@ void ModelEngine::load(const EngineOptions& options, const ConfigReader& config)
            .num_blocks = 0,
            .max_step_tokens = options.max_step_tokens,
            .max_sequences = options.max_sequences,
-           .sliding_window = model_info_.sliding_window};
+           .sliding_window = model_info_.sliding_window,
+           .runs_beside_host = backend_.device() != DeviceKind::kCpu};
 }
 
 // Runs the largest steps over a cache of one block: their scratch is there before the cache takes what is left, and
@@ -174,22 +179,6 @@ AdapterStoreOptions ModelEngine::adapter_options(const EngineOptions& options, s
   return adapters;
 }
 
-void ModelEngine::wait_for_last_step() {
-  if (!step_may_run_) return;
-  backend_.synchronize(backend_.main_stream());
-  step_may_run_ = false;
-}
-
-// Whoever gets the adapter's memory next must not write it while a step reads it.
-void ModelEngine::release_adapter(const AdapterTicket& ticket) {
-  try {
-    wait_for_last_step();
-  } catch (const std::exception& error) {  // which the next step meets again
-    spdlog::error("waiting for the last step: {}", error.what());
-  }
-  adapters_->release(ticket);
-}
-
 KvCacheShape ModelEngine::cache_shape(const EngineOptions& options) const {
   return {.num_layers = model_info_.num_layers,
           .kv_heads = model_info_.kv_heads,
@@ -227,8 +216,10 @@ void ModelEngine::make_cache(const KvCacheShape& shape, std::int64_t num_blocks,
   const RankedColumns columns{.summed = model_info_.vocab, .ranked = info_.vocab_size};
   sampler_ = std::make_unique<Sampler>(backend_, columns, info_.max_sequences);
   unsampled_ = std::make_unique<UnsampledRows>(backend_, columns, info_);
-  sample_rows_.reserve(static_cast<std::size_t>(info_.max_sequences));
-  result_.samples.reserve(static_cast<std::size_t>(info_.max_sequences));
+  for (StepUnderWay& step : steps_) {
+    step.sample_rows.reserve(static_cast<std::size_t>(info_.max_sequences));
+    step.result.samples.reserve(static_cast<std::size_t>(info_.max_sequences));
+  }
 }
 
 MemoryPlan ModelEngine::memory_plan() const {
@@ -240,43 +231,72 @@ MemoryPlan ModelEngine::memory_plan() const {
           .left_bytes = backend_.free_memory_bytes()};
 }
 
-const StepResult& ModelEngine::step(const StepPlan& plan) {
-  // Nor must this step's arrays overwrite the last one's in pinned memory while those wait for their upload.
-  wait_for_last_step();
-  step_may_run_ = backend_.device() != DeviceKind::kCpu;
+void ModelEngine::wait_for_device() {
+  try {
+    backend_.synchronize(backend_.main_stream());
+  } catch (const std::exception& error) {
+    spdlog::error("waiting for the device: {}", error.what());
+  }
+}
+
+void ModelEngine::launch(const StepPlan& plan) {
+  CHECK_LE(num_launched_ - num_collected_, 1U);
+  const bool follows = num_launched_ > num_collected_;
+  CHECK(!follows || unsampled_->none());
+  try {
+    start(plan);
+    ++num_launched_;
+  } catch (const std::exception&) {
+    // What was queued of it must not run on while others get its memory.
+    wait_for_device();
+    throw;
+  }
+}
+
+void ModelEngine::start(const StepPlan& plan) {
+  StepUnderWay& step = steps_[num_launched_ % 2];
+  step.plan = &plan;
+  step.result.clear();
   edit_cache(plan);
-  inputs_->build(plan, sampler_->tokens(), adapters_->by_slot());
-  result_.clear();
+  inputs_->build(plan, adapters_->by_slot());
   arena_.reset();
   Context ctx{.backend = backend_, .arena = arena_, .stream = backend_.main_stream()};
   start_counts(ctx, plan);
-  const ForwardInput in = inputs_->forward_input(ctx.stream, layer_caches_);
-  if (plan.return_logits) {
-    return_logits(ctx, model_->forward(ctx, in).logits);
-    return result_;
-  }
-  list_sample_rows(plan);
-  sampler_->prepare(ctx.stream, sample_rows_, plan.mask_words);
+  const ForwardInput in = inputs_->forward_input(ctx, sampler_->device_tokens(), layer_caches_);
+  list_sample_rows(step);
+  sampler_->prepare(ctx.stream, step.sample_rows, plan.mask_words);
   unsampled_->prepare(plan, ctx.stream);
   const bool all_decode = !in.cu_seqlen_prefill.defined();
-  if (graphs_ && all_decode && unsampled_->none()) {
-    graphs_->run(ctx.stream, graph_key(in), [&] { run_model(ctx, in); });
+  if (plan.return_logits) {
+    return_logits(ctx, model_->forward(ctx, in).logits, step.result);
+  } else if (graphs_ && all_decode && unsampled_->none()) {
+    graphs_->run(ctx.stream, graph_key(in), [&] { run_model(ctx, in, step); });
   } else {
-    run_model(ctx, in);
+    run_model(ctx, in, step);
   }
-  collect(plan, ctx.stream);
-  return result_;
+  step.samples = sampler_->download(ctx.stream);
+  unsampled_->download(ctx.stream);
+  backend_.record(step.done, ctx.stream);
 }
 
-void ModelEngine::run_model(Context& ctx, const ForwardInput& in) {
+const StepResult& ModelEngine::collect() {
+  CHECK_LT(num_collected_, num_launched_);
+  StepUnderWay& step = steps_[num_collected_++ % 2];
+  backend_.wait(step.done);
+  read_samples(step);
+  unsampled_->collect(*step.plan, step.result);
+  return step.result;
+}
+
+void ModelEngine::run_model(Context& ctx, const ForwardInput& in, const StepUnderWay& step) {
   Tensor logits = model_->forward(ctx, in).logits;
   if (in.skip_lm_head) {
     unsampled_->take_hidden(logits);
-    if (sample_rows_.empty() && !unsampled_->has_scored()) return;
+    if (step.sample_rows.empty() && !unsampled_->has_scored()) return;
     logits = model_->lm_head(ctx, logits, in.adapter_data.logits);
   }
   logits = unsampled_->take_logits(ctx, logits);
-  if (!sample_rows_.empty()) sampler_->sample(ctx, logits);
+  if (!step.sample_rows.empty()) sampler_->sample(ctx, logits);
 }
 
 GraphKey ModelEngine::graph_key(const ForwardInput& in) const {
@@ -315,19 +335,20 @@ void ModelEngine::start_counts(Context& ctx, const StepPlan& plan) {
   }
 }
 
-void ModelEngine::return_logits(Context& ctx, const Tensor& logits) {
-  result_.logits = logits;
+void ModelEngine::return_logits(Context& ctx, const Tensor& logits, StepResult& result) {
+  result.logits = logits;
   if (backend_.device() == DeviceKind::kCpu) return;
   if (host_logits_.num_bytes() < logits.num_bytes()) {
     host_logits_ = Buffer(backend_.staging_allocator(), logits.num_bytes());
   }
-  result_.logits = host_logits_.view(DType::kFloat32, logits.shape());
-  backend_.download(ctx.stream, logits, result_.logits);
-  backend_.synchronize(ctx.stream);
+  result.logits = host_logits_.view(DType::kFloat32, logits.shape());
+  backend_.download(ctx.stream, logits, result.logits);
 }
 
-void ModelEngine::list_sample_rows(const StepPlan& plan) {
-  sample_rows_.clear();
+void ModelEngine::list_sample_rows(StepUnderWay& step) {
+  const StepPlan& plan = *step.plan;
+  step.sample_rows.clear();
+  if (plan.return_logits) return;
   for (std::size_t i = 0; i < plan.sequences.size(); ++i) {
     const PlanSequence& sequence = plan.sequences[i];
     const std::int32_t end = sequence.cached_length + sequence.query_length;
@@ -335,39 +356,26 @@ void ModelEngine::list_sample_rows(const StepPlan& plan) {
                                             static_cast<std::size_t>(sequence.num_biases));
     if (sequence.embed) continue;
     for (std::int32_t row = sequence.scored_rows; row < sequence.logit_rows; ++row) {
-      sample_rows_.push_back({.params = sequence.sampling,
-                              .position = end - sequence.logit_rows + row + 1,
-                              .state_slot = sequence.state_slot,
-                              .mask_row = row + 1 == sequence.logit_rows ? sequence.mask_row : -1,
-                              .biases = biases,
-                              .score = sequence.score,
-                              .num_top = sequence.num_top});
-      result_.samples.push_back({.sequence = static_cast<std::int32_t>(i)});
+      step.sample_rows.push_back({.params = sequence.sampling,
+                                  .position = end - sequence.logit_rows + row + 1,
+                                  .state_slot = sequence.state_slot,
+                                  .mask_row = row + 1 == sequence.logit_rows ? sequence.mask_row : -1,
+                                  .biases = biases,
+                                  .score = sequence.score,
+                                  .num_top = sequence.num_top});
+      step.result.samples.push_back({.sequence = static_cast<std::int32_t>(i)});
     }
   }
 }
 
-void ModelEngine::collect(const StepPlan& plan, Stream stream) {
-  if (sample_rows_.empty() && unsampled_->none()) return;
-  unsampled_->download(stream);
-  if (!sample_rows_.empty()) {
-    sampler_->collect(stream);
-  } else {
-    backend_.synchronize(stream);
-  }
-  step_may_run_ = false;
-  collect_samples();
-  unsampled_->collect(plan, result_);
-}
-
-void ModelEngine::collect_samples() {
-  for (std::size_t row = 0; row < sample_rows_.size(); ++row) {
-    SampledToken& sample = result_.samples[row];
-    sample.token = sampler_->tokens()[row];
-    sample.logprob = sampler_->logprobs()[row];
-    if (sample_rows_[row].score == ScoreKind::kNone || sample.token < 0) continue;
-    sample.score = static_cast<std::int32_t>(result_.scores.size());
-    result_.scores.push_back(sampler_->score(sample_rows_[row], static_cast<std::int64_t>(row)));
+void ModelEngine::read_samples(StepUnderWay& step) const {
+  for (std::size_t row = 0; row < step.sample_rows.size(); ++row) {
+    SampledToken& sample = step.result.samples[row];
+    sample.token = step.samples.tokens.data<std::int64_t>()[row];
+    sample.logprob = step.samples.logprobs.data<float>()[row];
+    if (step.sample_rows[row].score == ScoreKind::kNone || sample.token < 0) continue;
+    sample.score = static_cast<std::int32_t>(step.result.scores.size());
+    step.result.scores.push_back(sampler_->score(step.samples, step.sample_rows[row], static_cast<std::int64_t>(row)));
   }
 }
 

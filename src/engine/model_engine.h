@@ -2,6 +2,7 @@
 // the tests, run by the scheduler.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <string>
@@ -67,14 +68,15 @@ class ModelEngine final : public Engine {
   ~ModelEngine() override;
 
   const EngineInfo& info() const override { return info_; }
-  const StepResult& step(const StepPlan& plan) override;
+  void launch(const StepPlan& plan) override;
+  const StepResult& collect() override;
   AdapterTicket want_adapter(const AdapterKey& key, const AdapterVersion& version, const QueuePlace& place) override {
     return adapters_->want(key, version, place);
   }
   TierState adapter_state(const AdapterTicket& ticket) const override { return adapters_->state(ticket); }
   Error adapter_error(const AdapterTicket& ticket) const override { return adapters_->error(ticket); }
   std::optional<PinnedAdapter> pin_adapter(const AdapterTicket& ticket) override { return adapters_->pin(ticket); }
-  void release_adapter(const AdapterTicket& ticket) override;
+  void release_adapter(const AdapterTicket& ticket) override { adapters_->release(ticket); }
   AdapterVersion adapter_version(const AdapterKey& key) const override { return adapters_->version(key); }
   AdapterStats adapter_stats() const override { return adapters_->stats(); }
   bool adapters_arriving() const override { return adapters_->arriving(); }
@@ -90,6 +92,17 @@ class ModelEngine final : public Engine {
   GraphCache* graphs() { return graphs_.get(); }  // null where the backend has none; for measurements
 
  private:
+  // A step between launch() and collect().
+  struct StepUnderWay {
+    const StepPlan* plan = nullptr;
+    std::vector<SampleRow> sample_rows;
+    SampleResults samples;
+    StepResult result;
+    DeviceEvent done;
+  };
+
+  void wait_for_device();
+  void start(const StepPlan& plan);
   void load(const EngineOptions& options, const ConfigReader& config);
   KvCacheShape cache_shape(const EngineOptions& options) const;
   void reserve_scratch(const KvCacheShape& shape);
@@ -97,15 +110,13 @@ class ModelEngine final : public Engine {
   std::int64_t default_cache_bytes(const EngineOptions& options) const;
   void make_cache(const KvCacheShape& shape, std::int64_t num_blocks, std::int64_t max_blocks_each);
   AdapterStoreOptions adapter_options(const EngineOptions& options, std::int64_t free_bytes) const;
-  void wait_for_last_step();
   void edit_cache(const StepPlan& plan);
   void start_counts(Context& ctx, const StepPlan& plan);
-  void return_logits(Context& ctx, const Tensor& logits);
+  void return_logits(Context& ctx, const Tensor& logits, StepResult& result);
   GraphKey graph_key(const ForwardInput& in) const;
-  void list_sample_rows(const StepPlan& plan);
-  void run_model(Context& ctx, const ForwardInput& in);
-  void collect(const StepPlan& plan, Stream stream);
-  void collect_samples();
+  static void list_sample_rows(StepUnderWay& step);
+  void run_model(Context& ctx, const ForwardInput& in, const StepUnderWay& step);
+  void read_samples(StepUnderWay& step) const;
 
   const Backend& backend_;
   std::unique_ptr<Communicator> communicator_;
@@ -124,10 +135,10 @@ class ModelEngine final : public Engine {
   std::unique_ptr<StepInputs> inputs_;
   Buffer host_logits_;                  // of a step that returns logits, where the device is not the host
   std::unique_ptr<GraphCache> graphs_;  // null where the backend has none
-  std::vector<SampleRow> sample_rows_;
   std::unique_ptr<UnsampledRows> unsampled_;
-  bool step_may_run_ = false;  // queued on a device, and not waited for: a step without samples
-  StepResult result_;
+  std::array<StepUnderWay, 2> steps_;  // take turns
+  std::size_t num_launched_ = 0;
+  std::size_t num_collected_ = 0;
 };
 
 // The dtype that weights take in memory unless the caller says otherwise: torch_dtype (or dtype) of the config, else

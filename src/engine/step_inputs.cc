@@ -3,15 +3,17 @@
 #include <algorithm>
 #include <bit>
 
+#include "ops/sampling.h"
+
 namespace shoal {
 namespace {
 
 // Of all arrays of a step, each rounded up to the alignment of Staging.
 std::int64_t staging_bytes(std::int64_t tokens, std::int64_t sequences, std::int64_t block_entries) {
-  constexpr std::int64_t kArrays = 13;
+  constexpr std::int64_t kArrays = 14;
   const std::int64_t group_bytes =
       2 * tokens * static_cast<std::int64_t>(2 * sizeof(LoraGroupRef) + sizeof(std::int32_t));
-  return tokens * 28 + 4 * (sequences + 1) * 4 + block_entries * 4 + group_bytes + kArrays * Staging::kAlignment;
+  return tokens * 28 + 5 * (sequences + 1) * 4 + block_entries * 4 + group_bytes + kArrays * Staging::kAlignment;
 }
 
 }  // namespace
@@ -26,7 +28,7 @@ StepInputs::StepInputs(const Backend& backend, std::int64_t max_tokens, std::int
   for (std::vector<std::int64_t>* values : {&input_ids_, &slots_, &lm_head_indices_}) values->reserve(max_tokens_);
   for (std::vector<std::int32_t>* values : {&position_ids_, &token_adapters_, &logit_adapters_})
     values->reserve(max_tokens_);
-  for (std::vector<std::int32_t>* values : {&query_, &cached_, &cu_query_, &cu_cached_})
+  for (std::vector<std::int32_t>* values : {&query_, &cached_, &cu_query_, &cu_cached_, &source_rows_})
     values->reserve(max_sequences_ + 1);
   block_tables_.reserve(max_block_entries_);
   token_groups_.reserve(max_tokens);
@@ -35,8 +37,8 @@ StepInputs::StepInputs(const Backend& backend, std::int64_t max_tokens, std::int
 
 void StepInputs::clear() {
   for (std::vector<std::int64_t>* values : {&input_ids_, &slots_, &lm_head_indices_}) values->clear();
-  for (std::vector<std::int32_t>* values :
-       {&position_ids_, &query_, &cached_, &cu_query_, &cu_cached_, &token_adapters_, &logit_adapters_}) {
+  for (std::vector<std::int32_t>* values : {&position_ids_, &query_, &cached_, &cu_query_, &cu_cached_, &source_rows_,
+                                            &token_adapters_, &logit_adapters_}) {
     values->clear();
   }
   cu_query_.push_back(0);
@@ -47,10 +49,9 @@ void StepInputs::clear() {
   seqlen_ = {};
 }
 
-void StepInputs::build(const StepPlan& plan, std::span<const std::int64_t> previous_samples,
-                       std::span<const AdapterWeights* const> adapters) {
+void StepInputs::build(const StepPlan& plan, std::span<const AdapterWeights* const> adapters) {
   clear();
-  for (const PlanSequence& sequence : plan.sequences) add_sequence(plan, sequence, previous_samples);
+  for (const PlanSequence& sequence : plan.sequences) add_sequence(plan, sequence);
   build_block_tables(plan);
   seqlen_.host_query = query_;
   seqlen_.host_cached = cached_;
@@ -61,8 +62,15 @@ void StepInputs::build(const StepPlan& plan, std::span<const std::int64_t> previ
   logit_groups_.build(logit_adapters_, adapters);
 }
 
-void StepInputs::add_sequence(const StepPlan& plan, const PlanSequence& sequence,
-                              std::span<const std::int64_t> previous_samples) {
+// Sequences of one token come first: the index of one is that of its token.
+void StepInputs::add_source(const PlanSequence& sequence) {
+  if (sequence.source == TokenSource::kHost) return;
+  CHECK_EQ(sequence.query_length, 1);
+  source_rows_.resize(query_.size(), -1);
+  source_rows_.push_back(sequence.source_row);
+}
+
+void StepInputs::add_sequence(const StepPlan& plan, const PlanSequence& sequence) {
   CHECK_GE(sequence.query_length, 1);
   CHECK_GE(sequence.cached_length, 0);
   const std::int32_t total = sequence.cached_length + sequence.query_length;
@@ -71,12 +79,12 @@ void StepInputs::add_sequence(const StepPlan& plan, const PlanSequence& sequence
     CHECK_EQ(seqlen_.num_decode, static_cast<std::int64_t>(query_.size()));  // one-token sequences come first
     ++seqlen_.num_decode;
   }
+  add_source(sequence);
   for (std::int32_t i = 0; i < sequence.query_length; ++i) {
     const std::int32_t position = sequence.cached_length + i;
     const auto block_index = static_cast<std::size_t>(sequence.block_begin + position / kBlockSize);
     if (sequence.source == TokenSource::kPreviousSample) {
-      CHECK_EQ(sequence.query_length, 1);
-      input_ids_.push_back(previous_samples[static_cast<std::size_t>(sequence.source_row)]);
+      input_ids_.push_back(0);
     } else {
       input_ids_.push_back(plan.input_ids.at(static_cast<std::size_t>(sequence.input_begin + i)));
     }
@@ -112,7 +120,8 @@ void StepInputs::build_block_tables(const StepPlan& plan) {
   }
 }
 
-ForwardInput StepInputs::forward_input(Stream stream, std::span<const LayerCache> kv_cache) {
+ForwardInput StepInputs::forward_input(Context& ctx, const Tensor& previous_samples,
+                                       std::span<const LayerCache> kv_cache) {
   staging_.begin();
   const Tensor input_ids = staging_.put(input_ids_, DType::kInt64, max_tokens_);
   const Tensor slots = staging_.put(slots_, DType::kInt64, max_tokens_);
@@ -122,12 +131,14 @@ ForwardInput StepInputs::forward_input(Stream stream, std::span<const LayerCache
   seqlen_.cached = staging_.put(cached_, DType::kInt32, max_sequences_ + 1);
   seqlen_.cu_query = staging_.put(cu_query_, DType::kInt32, max_sequences_ + 1);
   seqlen_.cu_cached = staging_.put(cu_cached_, DType::kInt32, max_sequences_ + 1);
+  const Tensor source_rows = staging_.put(source_rows_, DType::kInt32, max_sequences_ + 1);
   adapter_data_ = {.adapters = adapters_,
                    .tokens = token_groups_.staged_batch(staging_, max_tokens_),
                    .logits = logit_groups_.staged_batch(staging_, max_tokens_)};
   // Last, since it alone is much larger than what a step uses of it.
   const Tensor block_tables = staging_.put(block_tables_, DType::kInt32, max_block_entries_);
-  staging_.flush(stream);
+  staging_.flush(ctx.stream);
+  if (!source_rows_.empty()) ops::take_sampled(ctx, previous_samples, source_rows, input_ids);
   const bool all_decode = seqlen_.num_decode == seqlen_.num_sequences();
   return {.input_ids = input_ids,
           .position_ids = position_ids,

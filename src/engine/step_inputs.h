@@ -15,19 +15,20 @@ class StepInputs {
  public:
   // Room for the largest step on `backend`, which outlives this, so that none allocates.
   StepInputs(const Backend& backend, std::int64_t max_tokens, std::int64_t max_sequences, std::int64_t max_blocks_each);
-  // Fills every array from the plan. `previous_samples` are the tokens of the step before, by sample row; `adapters`
-  // the loaded adapter of each slot (null where a slot is free). A plan that breaks its own rules is our mistake.
-  void build(const StepPlan& plan, std::span<const std::int64_t> previous_samples,
-             std::span<const AdapterWeights* const> adapters);
+  // Fills every array from the plan. `adapters`: the loaded adapter of each slot (null where a slot is free). A plan
+  // that breaks its own rules is our mistake.
+  void build(const StepPlan& plan, std::span<const AdapterWeights* const> adapters);
 
   std::int64_t num_tokens() const { return static_cast<std::int64_t>(input_ids_.size()); }
   std::int64_t num_logit_rows() const { return static_cast<std::int64_t>(lm_head_indices_.size()); }
-  // Queues the arrays' copy to the device and gives them there; valid until the next build.
-  ForwardInput forward_input(Stream stream, std::span<const LayerCache> kv_cache);
+  // Queues the arrays' copy to the device, and what puts tokens of the step before among them: `previous_samples` i64
+  // [sample rows] on the device. Gives them there; valid until the next build.
+  ForwardInput forward_input(Context& ctx, const Tensor& previous_samples, std::span<const LayerCache> kv_cache);
 
  private:
   void clear();
-  void add_sequence(const StepPlan& plan, const PlanSequence& sequence, std::span<const std::int64_t> previous_samples);
+  void add_sequence(const StepPlan& plan, const PlanSequence& sequence);
+  void add_source(const PlanSequence& sequence);
   void build_block_tables(const StepPlan& plan);
 
   std::size_t max_tokens_, max_sequences_;
@@ -37,6 +38,7 @@ class StepInputs {
   // Host arrays; on the CPU the device reads the same memory.
   std::vector<std::int64_t> input_ids_, slots_, lm_head_indices_;
   std::vector<std::int32_t> position_ids_, block_tables_, query_, cached_, cu_query_, cu_cached_;
+  std::vector<std::int32_t> source_rows_;  // of the first tokens, -1: known here; empty: all are
   std::vector<std::int32_t> token_adapters_, logit_adapters_;
   AdapterGrouping token_groups_, logit_groups_;
   std::span<const AdapterWeights* const> adapters_;

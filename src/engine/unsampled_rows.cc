@@ -91,7 +91,7 @@ void UnsampledRows::collect_scores(const StepPlan& plan, StepResult& result) con
                                 .count = sequence.scored_rows});
     }
     for (std::int64_t row = first_row; row < first_row + sequence.scored_rows; ++row) {
-      result.scores.push_back(scorer_->model_score(row, sequence.target_top));
+      result.scores.push_back(scorer_->model_score(scorer_->shape(), row, sequence.target_top));
     }
     first_row += sequence.logit_rows;
   }

@@ -14,6 +14,7 @@
 #include "core/thread_pool.h"
 #include "engine/model_engine.h"
 #include "engine/teacher_forcing.h"
+#include "engine/test_no_source.h"
 #include "ops/backends.h"
 #include "weights/checkpoint.h"
 #include "weights/tensor_values.h"
@@ -24,14 +25,6 @@ namespace {
 const char* const kModel = "tests/goldens/solar-10.7b-like";
 constexpr std::int32_t kLength = 45;
 constexpr double kTolerance = 1e-5;
-
-class NoSource final : public AdapterSource {
- public:
-  Result<std::filesystem::path> fetch(const AdapterKey& key) override {
-    return Error{ErrorCode::kAdapterNotFound, key.id};
-  }
-  AdapterVersion version(const AdapterKey&) override { return {}; }
-};
 
 class UnsampledRowsTest : public ::testing::Test {
  protected:

@@ -1,6 +1,7 @@
 // What every backend whose device is the host does alike.
 #include "ops/backend.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace shoal {
@@ -90,6 +91,13 @@ void Backend::count_sampled(Context&, const Tensor& tokens, const Tensor& count_
     const std::int32_t slot = count_slot.data<std::int32_t>()[row];
     const std::int64_t token = tokens.data<std::int64_t>()[row];
     if (slot >= 0 && token >= 0) ++token_counts.row<std::int32_t>(slot)[token];
+  }
+}
+
+void Backend::take_sampled(Context&, const Tensor& sampled, const Tensor& source_rows, const Tensor& ids) const {
+  for (std::int64_t row = 0; row < source_rows.dim(0); ++row) {
+    const std::int32_t source = source_rows.data<std::int32_t>()[row];
+    if (source >= 0) ids.data<std::int64_t>()[row] = std::max<std::int64_t>(0, sampled.data<std::int64_t>()[source]);
   }
 }
 

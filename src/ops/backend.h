@@ -50,6 +50,11 @@ class Backend {
   virtual Stream main_stream() const { return {}; }  // of steps
   // Waits for all that was queued. Errors of queued work show here.
   virtual void synchronize(Stream stream) const;
+  // The same for what was queued before `event` was recorded last, while more may follow.
+  virtual DeviceEvent make_event() const { return {}; }
+  virtual void record(DeviceEvent /*event*/, Stream /*stream*/) const {}
+  virtual void wait(DeviceEvent /*event*/) const {}
+  virtual void destroy(DeviceEvent /*event*/) const {}
   // Which kernel takes attention of these dtypes and heads, where there are several: for tests and logs.
   virtual std::string_view attention_kernel(DType /*activations*/, DType /*cache*/, std::int64_t /*head_dim*/) const {
     return "the only one";
@@ -127,6 +132,7 @@ class Backend {
   virtual void add_biases(Context& ctx, const Tensor& begin, const Tensor& biases, const Tensor& logits) const;
   virtual void count_sampled(Context& ctx, const Tensor& tokens, const Tensor& count_slot,
                              const Tensor& token_counts) const;
+  virtual void take_sampled(Context& ctx, const Tensor& sampled, const Tensor& source_rows, const Tensor& ids) const;
   virtual void count_history(Context& ctx, const Tensor& history, std::int64_t prompt_length,
                              const Tensor& counts) const;
 };

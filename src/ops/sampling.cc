@@ -69,6 +69,16 @@ void count_sampled(Context& ctx, const Tensor& tokens, const Tensor& count_slot,
   ctx.backend.count_sampled(ctx, tokens, count_slot, token_counts);
 }
 
+void take_sampled(Context& ctx, const Tensor& sampled, const Tensor& source_rows, const Tensor& ids) {
+  check_contiguous(sampled, DType::kInt64, {kAnyExtent});
+  check_contiguous(source_rows, DType::kInt32, {kAnyExtent});
+  check_contiguous(ids, DType::kInt64, {kAnyExtent});
+  CHECK_LE(source_rows.dim(0), ids.dim(0));
+  if (source_rows.dim(0) == 0) return;
+  op_checks::check_values(ctx, source_rows, -1, sampled.dim(0));
+  ctx.backend.take_sampled(ctx, sampled, source_rows, ids);
+}
+
 void count_history(Context& ctx, const Tensor& history, std::int64_t prompt_length, const Tensor& counts) {
   check_contiguous(history, DType::kInt64, {kAnyExtent});
   check_contiguous(counts, DType::kInt32, {kAnyExtent});

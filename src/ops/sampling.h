@@ -57,6 +57,10 @@ void add_biases(Context& ctx, const Tensor& begin, const Tensor& biases, const T
 // token_counts i32 [slots, vocab].
 void count_sampled(Context& ctx, const Tensor& tokens, const Tensor& count_slot, const Tensor& token_counts);
 
+// ids[row] = sampled[source_rows[row]] wherever that source is not negative: sampled i64 [samples], source_rows i32
+// [rows], ids i64 [rows or more]. A sample of -1 becomes 0: the row that follows it is of no use, but must be an id.
+void take_sampled(Context& ctx, const Tensor& sampled, const Tensor& source_rows, const Tensor& ids);
+
 // counts i32 [vocab] = those of a sequence that starts: of history i64 [tokens] the first `prompt_length` are marked as
 // seen in the prompt, the others counted; ids at or past vocab are left out.
 void count_history(Context& ctx, const Tensor& history, std::int64_t prompt_length, const Tensor& counts);

@@ -2,6 +2,7 @@
 // the callers' own memory. Used by engine/ and sampling/.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -16,7 +17,8 @@ class Staging {
   Staging(const Backend& backend, std::int64_t capacity_bytes);
   static constexpr std::int64_t kAlignment = 256;
 
-  // Starts a new step; what the step before was given is void.
+  // Starts a new step. What the step before was given may still be on its way; that of the one before it must have
+  // passed, and its place on the host is taken.
   void begin();
   // `values` as the device sees them. They stay as they are until the next begin(). The place depends on `capacity`
   // alone (and on those of the calls before it), so that a captured graph finds every array again.
@@ -38,8 +40,9 @@ class Staging {
   Tensor put_bytes(const void* values, DType dtype, std::int64_t count, std::int64_t capacity_bytes);
 
   const Backend& backend_;
-  Buffer host_;  // from staging_allocator()
+  std::array<Buffer, 2> host_;  // from staging_allocator(): steps take them in turns
   Buffer device_;
+  std::size_t turn_ = 0;
   std::int64_t next_byte_ = 0;  // where the next array goes
   std::int64_t end_byte_ = 0;   // of the last value
 };

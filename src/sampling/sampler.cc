@@ -26,13 +26,14 @@ Sampler::Sampler(const Backend& backend, const RankedColumns& columns, std::int6
       max_sequences_(max_sequences),
       staging_(backend, max_sequences * kBytesPerRow + kArrays * Staging::kAlignment),
       model_scorer_(backend, columns, max_sequences),
-      sampled_scorer_(backend, columns, max_sequences),
-      host_results_(backend.staging_allocator(), max_sequences * kResultBytesPerRow) {
+      sampled_scorer_(backend, columns, max_sequences) {
+  for (Buffer& results : host_results_) {
+    results = Buffer(backend.staging_allocator(), max_sequences * kResultBytesPerRow);
+  }
   if (backend.device() != DeviceKind::kCpu) {
     device_results_ = Buffer(backend.allocator(), max_sequences * kResultBytesPerRow);
   }
-  host_tokens_ = tokens_in(host_results_, 0);
-  host_logprobs_ = logprobs_in(host_results_, 0);
+  device_tokens_ = tokens_in(device_results(), 0);
   const auto rows = static_cast<std::size_t>(max_sequences);
   for (std::vector<float>* values :
        {&temperature_, &top_p_, &typical_p_, &min_p_, &repetition_, &frequency_, &presence_}) {
@@ -126,9 +127,9 @@ void Sampler::prepare(Stream stream, std::span<const SampleRow> rows, const std:
   prepare_biases(stream, rows);
   prepare_scores(rows);
   input_.leave_kept = sampled_scorer_.is_prepared();
-  const auto num_rows = static_cast<std::int64_t>(rows.size());
-  host_tokens_ = tokens_in(host_results_, num_rows);
-  host_logprobs_ = logprobs_in(host_results_, num_rows);
+  turn_ = 1 - turn_;
+  device_tokens_ = tokens_in(device_results(), std::ssize(rows));
+  device_logprobs_ = logprobs_in(device_results(), std::ssize(rows));
 }
 
 void Sampler::prepare_biases(Stream stream, std::span<const SampleRow> rows) {
@@ -174,14 +175,15 @@ SamplerShape Sampler::shape() const {
           .sampled_top = sampled_scorer_.is_prepared() ? sampled_scorer_.num_top() : -1};
 }
 
-TokenScore Sampler::score(const SampleRow& row, std::int64_t index) const {
-  if (row.score == ScoreKind::kModel) return model_scorer_.model_score(index, row.num_top);
+TokenScore Sampler::score(const SampleResults& results, const SampleRow& row, std::int64_t index) const {
+  if (row.score == ScoreKind::kModel) return model_scorer_.model_score(results.model_scores, index, row.num_top);
   CHECK(row.score == ScoreKind::kSampled);
-  return sampled_scorer_.sampled_score(index, row.num_top, row.params, logprobs()[static_cast<std::size_t>(index)]);
+  return sampled_scorer_.sampled_score(results.sampled_scores, index, row.num_top, row.params,
+                                       results.logprobs.data<float>()[index]);
 }
 
 void Sampler::sample(Context& ctx, const Tensor& logits) {
-  const std::int64_t num_rows = host_tokens_.dim(0);
+  const std::int64_t num_rows = device_tokens_.dim(0);
   CHECK_EQ(logits.dim(0), num_rows);
   input_.logits = logits;
   Tensor model_logits;
@@ -190,24 +192,26 @@ void Sampler::sample(Context& ctx, const Tensor& logits) {
     backend_.copy(ctx.stream, logits, model_logits);
   }
   if (!biases_.empty()) ops::add_biases(ctx, bias_begin_on_device_, biases_on_device_, logits);
-  const bool on_host = backend_.device() == DeviceKind::kCpu;
-  const Buffer& results = on_host ? host_results_ : device_results_;
-  const SamplingOutput out{.token = tokens_in(results, num_rows), .logprob = logprobs_in(results, num_rows)};
-  ops::sample(ctx, input_, out);
-  if (model_scorer_.is_prepared()) model_scorer_.rank(ctx, model_logits, out.token);
-  if (sampled_scorer_.is_prepared()) sampled_scorer_.rank(ctx, logits, out.token);
-  if (has_counts()) ops::count_sampled(ctx, out.token, input_.count_slot, token_counts_);
+  ops::sample(ctx, input_, {.token = device_tokens_, .logprob = device_logprobs_});
+  if (model_scorer_.is_prepared()) model_scorer_.rank(ctx, model_logits, device_tokens_);
+  if (sampled_scorer_.is_prepared()) sampled_scorer_.rank(ctx, logits, device_tokens_);
+  if (has_counts()) ops::count_sampled(ctx, device_tokens_, input_.count_slot, token_counts_);
 }
 
-void Sampler::collect(Stream stream) {
-  if (backend_.device() == DeviceKind::kCpu) return;
-  const std::int64_t num_bytes = host_tokens_.dim(0) * kResultBytesPerRow;
-  backend_.download(stream, device_results_.view(DType::kUInt8, {num_bytes}),
-                    host_results_.view(DType::kUInt8, {num_bytes}));
-  for (const TokenScorer* scorer : {&model_scorer_, &sampled_scorer_}) {
-    if (scorer->is_prepared()) scorer->download(stream);
+SampleResults Sampler::download(Stream stream) {
+  const std::int64_t num_rows = device_tokens_.dim(0);
+  const Buffer& host = host_results_[turn_];
+  if (backend_.device() != DeviceKind::kCpu && num_rows > 0) {
+    const std::int64_t num_bytes = num_rows * kResultBytesPerRow;
+    backend_.download(stream, device_results_.view(DType::kUInt8, {num_bytes}), host.view(DType::kUInt8, {num_bytes}));
+    for (const TokenScorer* scorer : {&model_scorer_, &sampled_scorer_}) {
+      if (scorer->is_prepared()) scorer->download(stream);
+    }
   }
-  backend_.synchronize(stream);
+  return {.tokens = tokens_in(host, num_rows),
+          .logprobs = logprobs_in(host, num_rows),
+          .model_scores = model_scorer_.shape(),
+          .sampled_scores = sampled_scorer_.shape()};
 }
 
 }  // namespace shoal

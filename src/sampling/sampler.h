@@ -2,6 +2,7 @@
 // sampling op. Owned by the engine.
 #pragma once
 
+#include <array>
 #include <compare>
 #include <cstdint>
 #include <optional>
@@ -39,6 +40,13 @@ struct SamplerShape {
   auto operator<=>(const SamplerShape&) const = default;
 };
 
+// One step's, on the host. They stay until the next prepare() but one: a step may follow before they are read.
+struct SampleResults {
+  Tensor tokens;    // i64 [rows] -1: the row's logits held no usable number
+  Tensor logprobs;  // f32 [rows]
+  TokenScorer::Shape model_scores, sampled_scores;
+};
+
 class Sampler {
  public:
   // Ids at or past columns.ranked are never sampled; those below columns.summed take part in the model's scores. The
@@ -50,22 +58,24 @@ class Sampler {
                     std::int64_t prompt_length);
 
   // A step in three parts, of which the middle one queues kernels alone and can be captured. First the parameters of
-  // these rows on their way to the device. `mask_words` [mask rows, ceil(vocab_limit / 32)] stay until collect().
+  // these rows on their way to the device. `mask_words` [mask rows, ceil(vocab_limit / 32)] stay until the step ended.
   void prepare(Stream stream, std::span<const SampleRow> rows, const std::vector<std::int32_t>& mask_words);
   // One token a prepared row: logits float32 [rows, width of the vocabulary], overwritten. Counts what it sampled.
   void sample(Context& ctx, const Tensor& logits);
-  // Waits for the device. The results stay valid until the next prepare(); a token of -1 means that the row's logits
-  // held no usable number.
-  void collect(Stream stream);
+  // Queues the results' way to the host, where they are read once the stream has passed.
+  SampleResults download(Stream stream);
   SamplerShape shape() const;
 
-  std::span<const std::int64_t> tokens() const { return host_tokens_.span<std::int64_t>(); }
-  std::span<const float> logprobs() const { return host_logprobs_.span<float>(); }
+  // The sampled tokens i64 [rows] on the device, until the next prepare().
+  const Tensor& device_tokens() const { return device_tokens_; }
   // Of a row that asked for one.
-  TokenScore score(const SampleRow& row, std::int64_t index) const;
+  TokenScore score(const SampleResults& results, const SampleRow& row, std::int64_t index) const;
 
  private:
   bool has_counts() const { return token_counts_.defined(); }
+  const Buffer& device_results() const {
+    return backend_.device() == DeviceKind::kCpu ? host_results_[turn_] : device_results_;
+  }
   void fill_arrays(std::span<const SampleRow> rows);
   void prepare_biases(Stream stream, std::span<const SampleRow> rows);
   void prepare_scores(std::span<const SampleRow> rows);
@@ -91,10 +101,12 @@ class Sampler {
   Tensor bias_begin_on_device_, biases_on_device_;
   std::optional<Staging> mask_staging_;  // made when the first row with a mask comes
   TokenScorer model_scorer_, sampled_scorer_;
-  SamplingInput input_;    // of the prepared rows, but for the logits
-  Buffer host_results_;    // a token, then a logprob, for each row
-  Buffer device_results_;  // none where the device is the host
-  Tensor host_tokens_, host_logprobs_;
+  SamplingInput input_;  // of the prepared rows, but for the logits
+  // A token, then a logprob, for each row.
+  std::array<Buffer, 2> host_results_;  // steps take them in turns
+  Buffer device_results_;               // none where the device is the host
+  std::size_t turn_ = 0;
+  Tensor device_tokens_, device_logprobs_;  // of the prepared rows
 };
 
 }  // namespace shoal

@@ -28,13 +28,13 @@ class LongSteps final : public Engine {
   LongSteps(FakeEngine& inner, Arrival arrival) : inner_(inner), arrival_(arrival) {}
 
   const EngineInfo& info() const override { return inner_.info(); }
-  const StepResult& step(const StepPlan& plan) override {
+  void launch(const StepPlan& plan) override {
     const auto begin = std::chrono::steady_clock::now();
     std::this_thread::sleep_for(kStepTime);
-    const StepResult& result = inner_.step(plan);
+    inner_.launch(plan);
     longest_step_ = std::max(longest_step_.load(), std::chrono::steady_clock::now() - begin);
-    return result;
   }
+  const StepResult& collect() override { return inner_.collect(); }
   AdapterTicket want_adapter(const AdapterKey& key, const AdapterVersion& version, const QueuePlace& place) override {
     return inner_.want_adapter(key, version, place);
   }

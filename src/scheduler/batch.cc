@@ -10,6 +10,7 @@
 #include "core/block_size.h"
 #include "core/check.h"
 #include "core/result.h"
+#include "scheduler/plan_rows.h"
 
 namespace shoal {
 namespace {
@@ -35,25 +36,33 @@ Batch::Batch(const EngineInfo& info, const SchedulerOptions& options)
     free_state_slots_.push_back(static_cast<std::int32_t>(slot));
   }
   running_.reserve(max_rows);
-  planned_.reserve(max_rows);
   chunks_.reserve(max_rows);
-  plan_.sequences.reserve(max_rows);
-  plan_.input_ids.reserve(static_cast<std::size_t>(step_tokens_));
-  plan_.block_ids.reserve(static_cast<std::size_t>(info.num_blocks));
+  step_.plan.input_ids.reserve(static_cast<std::size_t>(step_tokens_));
+  for (Step* step : {&step_, &next_}) {
+    step->rows.reserve(max_rows);
+    step->plan.sequences.reserve(max_rows);
+    step->plan.block_ids.reserve(static_cast<std::size_t>(info.num_blocks));
+  }
+}
+
+void Batch::Step::clear() {
+  plan.clear();
+  rows.clear();
+  has_decode_rows = false;
 }
 
 const StepPlan& Batch::plan_step(Sequences& waiting) {
-  plan_.clear();
-  planned_.clear();
+  CHECK(!step_.under_way);
+  step_.clear();
   chunks_.clear();
   budget_left_ = step_tokens_;
   scored_rows_left_ = scored_rows_;
-  plan_has_decode_rows_ = false;
 
   const std::int64_t preemptions_before = num_preemptions_;
   choose_decode_rows(waiting);
   // Whoever was just preempted would only be preempted again.
-  const bool may_admit = num_preemptions_ == preemptions_before && num_running() < max_running_;
+  is_full_ = num_preemptions_ != preemptions_before || num_running() == max_running_;
+  const bool may_admit = !is_full_;
   choose_prompts(waiting, may_admit ? PromptOrder::Listed::kAll : PromptOrder::Listed::kRunning);
 
   for (const Chunk& chunk : chunks_) {
@@ -62,9 +71,9 @@ const StepPlan& Batch::plan_step(Sequences& waiting) {
   for (const Chunk& chunk : chunks_) {
     if (chunk.query_length > 1) write_row(chunk);
   }
-  CHECK(!plan_.sequences.empty() || (running_.empty() && waiting.empty()));
-  if (!plan_.sequences.empty()) allocator_.take_poison(plan_.poison_blocks);
-  return plan_;
+  CHECK(!step_.plan.sequences.empty() || (running_.empty() && waiting.empty()));
+  if (!step_.plan.sequences.empty()) allocator_.take_poison(step_.plan.poison_blocks);
+  return step_.plan;
 }
 
 void Batch::choose_decode_rows(Sequences& waiting) {
@@ -78,7 +87,7 @@ void Batch::choose_decode_rows(Sequences& waiting) {
     }
     if (!has_room) return;  // it was the youngest itself
     choose(sequence, 1);
-    if (sequence.num_generated() > 0) plan_has_decode_rows_ = true;
+    if (sequence.num_generated() > 0) step_.has_decode_rows = true;
   }
 }
 
@@ -108,7 +117,8 @@ void Batch::choose_prompts(Sequences& waiting, PromptOrder::Listed listed) {
 
 bool Batch::admit(Sequence& sequence, Sequences& waiting) {
   if (sequence.wants_prompt_scores() && scored_rows_left_ == 0) return false;
-  if (num_running() == max_running_ || !take_blocks(sequence)) return false;
+  is_full_ = num_running() == max_running_ || !take_blocks(sequence);
+  if (is_full_) return false;
   start(sequence);
   const auto found =
       std::find_if(waiting.begin(), waiting.end(), [&sequence](const auto& each) { return each.get() == &sequence; });
@@ -181,91 +191,71 @@ void Batch::choose(Sequence& sequence, std::int64_t most_tokens) {
   chunks_.push_back({.sequence = &sequence, .query_length = query_length});
 }
 
-void Batch::write_mask(const Sequence& sequence, PlanSequence& row) {
-  const auto mask = sequence.grammar->mask();
-  row.mask_row = static_cast<std::int32_t>(plan_.mask_words.size() / mask.size());
-  plan_.mask_words.insert(plan_.mask_words.end(), mask.begin(), mask.end());
+// All that the next row needs of this one is its sample.
+bool Batch::can_follow(const Sequence& sequence, const PlanSequence& row) {
+  const bool samples_alone = row.logit_rows == 1 && row.scored_rows == 0 && !row.embed;
+  return samples_alone && !sequence.grammar && sequence.answer.banned_ids().empty();
+}
+
+const StepPlan* Batch::plan_next(bool others_wait) {
+  CHECK(step_.under_way);
+  if (step_.rows.size() != running_.size()) return nullptr;  // some prompt goes on
+  next_.clear();
+  for (std::size_t i = 0; i < step_.rows.size(); ++i) {
+    Sequence& sequence = *step_.rows[i];
+    const PlanSequence& row = step_.plan.sequences[i];
+    const bool ends = sequence.ended || sequence.num_generated() + 1 >= sequence.request.max_new_tokens;
+    if ((ends && others_wait) || !can_follow(sequence, row)) return nullptr;
+    if (ends) continue;
+    if (!sequence.blocks.grow_to_tokens(row.cached_length + row.query_length + 1)) return nullptr;
+    plan_rows::add_next(sequence, row, static_cast<std::int32_t>(i), next_.plan);
+    next_.rows.push_back(&sequence);
+  }
+  if (next_.rows.empty()) return nullptr;
+  next_.has_decode_rows = true;
+  allocator_.take_poison(next_.plan.poison_blocks);
+  return &next_.plan;
 }
 
 void Batch::write_row(const Chunk& chunk) {
-  Sequence& sequence = *chunk.sequence;
-  const std::int64_t num_blocks = blocks_for_tokens(sequence.num_cached + chunk.query_length);
-  PlanSequence row{.state_slot = sequence.state_slot,
-                   .source = TokenSource::kHost,
-                   .input_begin = static_cast<std::int64_t>(plan_.input_ids.size()),
-                   .query_length = static_cast<std::int32_t>(chunk.query_length),
-                   .cached_length = static_cast<std::int32_t>(sequence.num_cached),
-                   .block_begin = static_cast<std::int64_t>(plan_.block_ids.size()),
-                   .num_blocks = static_cast<std::int32_t>(num_blocks),
-                   .adapter = sequence.pin.pinned().slot,
-                   .logit_rows = chunk.query_length == sequence.num_pending() ? 1 : 0,
-                   .sampling = sequence.request.sampling,
-                   .embed = sequence.request.embed};
-  if (row.sampling.has_penalties() && !sequence.history_given) write_history(sequence, row);
-  if (sequence.wants_prompt_scores()) write_scores(sequence, row);
-  if (row.logit_rows > row.scored_rows) {
-    row.score = sequence.request.scores.answer;
-    row.num_top = sequence.request.scores.answer_top;
-    write_biases(sequence, row);
-    if (sequence.grammar) write_mask(sequence, row);
-  }
-  const auto first_token = sequence.tokens.begin() + sequence.num_cached;
-  plan_.input_ids.insert(plan_.input_ids.end(), first_token, first_token + chunk.query_length);
-  const auto block_ids = sequence.blocks.block_ids().first(static_cast<std::size_t>(num_blocks));
-  plan_.block_ids.insert(plan_.block_ids.end(), block_ids.begin(), block_ids.end());
-  plan_.sequences.push_back(row);
-  planned_.push_back(&sequence);
+  plan_rows::add(*chunk.sequence, chunk.query_length, step_.plan);
+  step_.rows.push_back(chunk.sequence);
 }
 
-void Batch::write_history(Sequence& sequence, PlanSequence& row) {
-  row.history_begin = static_cast<std::int64_t>(plan_.history_ids.size());
-  row.history_length = static_cast<std::int32_t>(sequence.num_tokens());
-  row.history_prompt_length = static_cast<std::int32_t>(sequence.num_prompt_tokens);
-  plan_.history_ids.insert(plan_.history_ids.end(), sequence.tokens.begin(), sequence.tokens.end());
-  sequence.history_given = true;
+void Batch::launched(Step& step) {
+  step.under_way = true;
+  for (Sequence* sequence : step.rows) ++sequence->num_steps_under_way;
 }
 
-// Each token of the prompt is scored by the logits of the one before it; those that were, before a preemption, are not
-// scored again.
-void Batch::write_scores(const Sequence& sequence, PlanSequence& row) {
-  const std::int64_t chunk_end = sequence.num_cached + row.query_length;
-  const std::int64_t begin = std::max(sequence.num_cached, static_cast<std::int64_t>(sequence.prompt_scores.size()));
-  const std::int64_t end = std::min(chunk_end, sequence.num_prompt_tokens - 1);
-  if (begin >= end) return;
-  row.scored_rows = static_cast<std::int32_t>(end - begin);
-  row.logit_rows = static_cast<std::int32_t>(chunk_end - begin);
-  row.target_begin = static_cast<std::int64_t>(plan_.target_ids.size());
-  row.target_top = sequence.request.scores.prompt_top;
-  plan_.target_ids.insert(plan_.target_ids.end(), sequence.tokens.begin() + begin + 1,
-                          sequence.tokens.begin() + end + 1);
-}
+void Batch::step_launched() { launched(step_); }
 
-void Batch::write_biases(const Sequence& sequence, PlanSequence& row) {
-  std::span<const std::int64_t> banned = sequence.answer.banned_ids();
-  // An answer that is whole ends, however short it is.
-  if (!banned.empty() && sequence.grammar && !sequence.grammar->allows_others(banned)) banned = {};
-  row.bias_begin = static_cast<std::int64_t>(plan_.biases.size());
-  for (const LogitBias& bias : sequence.request.logit_bias) {
-    if (!std::binary_search(banned.begin(), banned.end(), std::int64_t{bias.id})) plan_.biases.push_back(bias);
-  }
-  for (const std::int64_t id : banned) {
-    plan_.biases.push_back({.id = static_cast<std::int32_t>(id), .value = -std::numeric_limits<float>::infinity()});
-  }
-  row.num_biases = static_cast<std::int32_t>(std::ssize(plan_.biases) - row.bias_begin);
-}
+void Batch::next_launched() { launched(next_); }
 
-void Batch::step_done() {
-  for (std::size_t row = 0; row < planned_.size(); ++row) {
-    planned_[row]->num_cached += plan_.sequences[row].query_length;
+void Batch::step_collected(bool succeeded) {
+  CHECK(step_.under_way);
+  step_.under_way = false;
+  for (std::size_t row = 0; row < step_.rows.size(); ++row) {
+    --step_.rows[row]->num_steps_under_way;
+    if (succeeded) step_.rows[row]->num_cached += step_.plan.sequences[row].query_length;
   }
 }
 
+// A row of no use has cached a token that its sequence does not know.
 void Batch::share_prefixes() {
   if (!prefixes_) return;
-  for (Sequence* sequence : planned_) {
-    if (sequence->failed()) continue;
+  for (Sequence* sequence : step_.rows) {
+    if (sequence->failed() || sequence->num_cached > sequence->num_tokens()) continue;
     sequence->blocks.share(std::span(sequence->tokens).first(static_cast<std::size_t>(sequence->num_cached)));
   }
+}
+
+void Batch::advance() {
+  if (next_.under_way) std::swap(step_, next_);
+}
+
+std::int64_t Batch::num_planned_samples() const {
+  const auto& rows = step_.plan.sequences;
+  return std::count_if(rows.begin(), rows.end(), [](const auto& row) { return row.logit_rows > row.scored_rows; });
 }
 
 PrefixStats Batch::prefix_stats() const {

@@ -31,12 +31,27 @@ class Batch {
   // Empty only when nothing runs and nothing waits. Allocates nothing once the largest step was seen.
   const StepPlan& plan_step(Sequences& waiting);
   // The sequences of the plan's rows.
-  std::span<Sequence* const> planned() const { return planned_; }
-  // The planned step ran: its query tokens are in the cache.
-  void step_done();
-  // With a prefix cache: others may share what the step completed, but for rows that failed. After step_done, before
-  // anything is given back.
+  std::span<Sequence* const> planned() const { return step_.rows; }
+  // Whoever waited when the step was planned found no place or no blocks: only an end of another can help.
+  bool is_full() const { return is_full_; }
+  std::int64_t num_planned_samples() const;  // rows that give a token or a hidden state
+  bool plan_has_decode_rows() const { return step_.has_decode_rows; }
+  // The planned step was started.
+  void step_launched();
+  bool step_under_way() const { return step_.under_way; }
+  // The step behind the one under way, as far as it is known before that one is collected: the next token of each of
+  // its rows that does not end there by its length. The row of one that ends there nevertheless is of no use. Null
+  // where more must be known, or may be done, first; `others_wait` for room, which one that ends would give them.
+  const StepPlan* plan_next(bool others_wait);
+  std::span<Sequence* const> planned_next() const { return next_.rows; }
+  void next_launched();
+  // The older step under way ended: its query tokens are in the cache, if it did not fail.
+  void step_collected(bool succeeded);
+  // With a prefix cache: others may share what the step completed, but for rows that failed. After step_collected,
+  // before anything is given back.
   void share_prefixes();
+  // All of the collected step was used: the one behind it, if there is one, becomes the planned one.
+  void advance();
 
   // Frees what a sequence holds of the batch; it runs no more.
   void give_back(Sequence& sequence);
@@ -53,9 +68,16 @@ class Batch {
   std::int64_t num_preemptions() const { return num_preemptions_; }
   std::int64_t num_prompt_tokens() const { return num_prompt_tokens_; }  // of all requests started so far
   std::int64_t num_started() const { return num_started_; }              // requests, so far
-  bool plan_has_decode_rows() const { return plan_has_decode_rows_; }
 
  private:
+  struct Step {
+    StepPlan plan;
+    std::vector<Sequence*> rows;
+    bool has_decode_rows = false;
+    bool under_way = false;
+
+    void clear();
+  };
   struct Chunk {
     Sequence* sequence = nullptr;
     std::int64_t query_length = 0;
@@ -70,11 +92,9 @@ class Batch {
   void start(Sequence& sequence);
   void preempt_youngest(Sequences& waiting);
   void choose(Sequence& sequence, std::int64_t most_tokens);
+  void launched(Step& step);
+  static bool can_follow(const Sequence& sequence, const PlanSequence& row);
   void write_row(const Chunk& chunk);
-  void write_mask(const Sequence& sequence, PlanSequence& row);
-  void write_history(Sequence& sequence, PlanSequence& row);
-  void write_scores(const Sequence& sequence, PlanSequence& row);
-  void write_biases(const Sequence& sequence, PlanSequence& row);
 
   std::int64_t step_tokens_;  // query tokens of one step
   std::int64_t scored_rows_;  // known tokens of one step that may be scored
@@ -86,13 +106,12 @@ class Batch {
   std::vector<std::int32_t> free_state_slots_;
   Sequences running_;  // destroyed before the allocator
 
-  StepPlan plan_;
-  std::vector<Sequence*> planned_;
+  Step step_, next_;
   PromptOrder prompt_order_;
   std::vector<Chunk> chunks_;     // chosen for the step, in order of choice
   std::int64_t budget_left_ = 0;  // query tokens still free in the step being planned
   std::int64_t scored_rows_left_ = 0;
-  bool plan_has_decode_rows_ = false;
+  bool is_full_ = false;
   std::int64_t num_preemptions_ = 0;
   std::int64_t num_prompt_tokens_ = 0;
   std::int64_t num_started_ = 0;

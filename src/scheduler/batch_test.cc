@@ -49,7 +49,8 @@ struct Fixture {
     return lengths;
   }
   void finish_step() {
-    batch.step_done();
+    batch.step_launched();
+    batch.step_collected(true);
     batch.share_prefixes();
     for (Sequence* sequence : batch.planned()) {
       if (sequence->num_pending() != 0) continue;

@@ -42,53 +42,78 @@ FakeEngine::FakeEngine(EngineInfo info, Wakeup& wakeup, const AdapterTierOptions
       block_writers_(static_cast<std::size_t>(info_.num_blocks), -1),
       slot_users_(static_cast<std::size_t>(info_.max_sequences), -1),
       tiers_(adapters) {
-  result_.samples.reserve(static_cast<std::size_t>(info_.max_sequences));
+  for (StepUnderWay& step : steps_) step.result.samples.reserve(static_cast<std::size_t>(info_.max_sequences));
 }
 
-const StepResult& FakeEngine::step(const StepPlan& plan) {
-  wait_for_turn();
+void FakeEngine::launch(const StepPlan& plan) {
+  EXPECT_LE(num_steps_ - num_collected_, info_.runs_beside_host ? 1 : 0) << "too many steps are under way";
+  StepUnderWay& step = steps_[static_cast<std::size_t>(num_steps_ % 2)];
+  step.failure = wait_for_turn();
   check_plan(plan);
   for (const std::int32_t block : plan.poison_blocks) {
     for (std::int64_t offset = 0; offset < kBlockSize; ++offset) {
       cache_[static_cast<std::size_t>(block * kBlockSize + offset)] = CacheSlot();
     }
   }
-  result_.clear();
+  StepResult& result = step.result;
+  result.clear();
+  step.adapters.clear();
   for (std::size_t i = 0; i < plan.sequences.size(); ++i) {
     const PlanSequence& row = plan.sequences[i];
     check_row(plan, i);
+    step.adapters.push_back(row.adapter);
     const std::uint64_t text = run_row(plan, row);
     if (row.embed && row.logit_rows > 0) {
       EXPECT_EQ(row.logit_rows, 1);
       const std::vector<float> hidden = hidden_of(text, row.sampling);
-      result_.embedded.push_back(static_cast<std::int32_t>(i));
-      result_.hidden.insert(result_.hidden.end(), hidden.begin(), hidden.end());
+      result.embedded.push_back(static_cast<std::int32_t>(i));
+      result.hidden.insert(result.hidden.end(), hidden.begin(), hidden.end());
     }
     const bool is_sampled = row.logit_rows > row.scored_rows && !row.embed;
     const std::int64_t token =
         is_sampled ? masked(plan, row, sample(text, row.sampling, row.cached_length + row.query_length)) : -1;
     if (row.sampling.has_penalties()) follow_history(plan, row, text, token);
-    score_targets(plan, i);
+    score_targets(plan, i, result);
     if (!is_sampled) continue;
-    result_.samples.push_back({.sequence = static_cast<std::int32_t>(i), .token = token, .logprob = -1.5F});
+    result.samples.push_back({.sequence = static_cast<std::int32_t>(i), .token = token, .logprob = -1.5F});
     if (row.score == ScoreKind::kNone || token < 0) continue;
-    result_.samples.back().score = static_cast<std::int32_t>(result_.scores.size());
-    result_.scores.push_back(
-        score_of(plan.input_ids[static_cast<std::size_t>(row.input_begin + row.query_length - 1)], token, row.num_top));
+    result.samples.back().score = static_cast<std::int32_t>(result.scores.size());
+    result.scores.push_back(score_of(input_of(plan, row, row.query_length - 1), token, row.num_top));
   }
   ++num_steps_;
-  return result_;
+}
+
+const StepResult& FakeEngine::collect() {
+  EXPECT_LT(num_collected_, num_steps_) << "no step is under way";
+  StepUnderWay& step = steps_[static_cast<std::size_t>(num_collected_++ % 2)];
+  if (step.failure) throw std::runtime_error(*step.failure);
+  return step.result;
+}
+
+// A query token's id, which may be a sample of the step before.
+std::int64_t FakeEngine::input_of(const StepPlan& plan, const PlanSequence& row, std::int64_t query) {
+  if (row.source == TokenSource::kHost) return plan.input_ids.at(static_cast<std::size_t>(row.input_begin + query));
+  EXPECT_EQ(num_steps_, num_collected_ + 1) << "no step is under way whose sample it could be";
+  return std::max<std::int64_t>(0, step_before().result.samples.at(static_cast<std::size_t>(row.source_row)).token);
+}
+
+bool FakeEngine::runs_under_way(std::int32_t slot) const {
+  for (std::int64_t step = num_collected_; step < num_steps_; ++step) {
+    const std::vector<std::int32_t>& adapters = steps_[static_cast<std::size_t>(step % 2)].adapters;
+    if (std::find(adapters.begin(), adapters.end(), slot) != adapters.end()) return true;
+  }
+  return false;
 }
 
 // Each row scores the token that follows its own, which the next row of the same sequence must agree with.
-void FakeEngine::score_targets(const StepPlan& plan, std::size_t index) {
+void FakeEngine::score_targets(const StepPlan& plan, std::size_t index, StepResult& result) {
   const PlanSequence& row = plan.sequences[index];
   EXPECT_LE(row.logit_rows, row.query_length);
   EXPECT_LE(row.logit_rows - row.scored_rows, 1);
   if (row.scored_rows == 0) return;
-  result_.targets.push_back({.sequence = static_cast<std::int32_t>(index),
-                             .begin = static_cast<std::int32_t>(result_.scores.size()),
-                             .count = row.scored_rows});
+  result.targets.push_back({.sequence = static_cast<std::int32_t>(index),
+                            .begin = static_cast<std::int32_t>(result.scores.size()),
+                            .count = row.scored_rows});
   for (std::int32_t i = 0; i < row.scored_rows; ++i) {
     const std::int64_t query = row.query_length - row.logit_rows + i;
     const std::int64_t target = plan.target_ids[static_cast<std::size_t>(row.target_begin + i)];
@@ -96,7 +121,7 @@ void FakeEngine::score_targets(const StepPlan& plan, std::size_t index) {
     if (query + 1 < row.query_length) {
       EXPECT_EQ(target, input[query + 1]) << "a target that is not the next token";
     }
-    result_.scores.push_back(score_of(input[query], target, row.target_top));
+    result.scores.push_back(score_of(input[query], target, row.target_top));
   }
 }
 
@@ -109,27 +134,36 @@ TokenScore FakeEngine::score_of(std::int64_t previous, std::int64_t token, std::
   return score;
 }
 
-void FakeEngine::wait_for_turn() {
+// How the step is to fail once it is collected.
+std::optional<std::string> FakeEngine::wait_for_turn() {
   std::unique_lock lock(mutex_);
   held_ = true;
   turn_.notify_all();
   turn_.wait(lock, [this] { return !allowed_steps_.has_value() || *allowed_steps_ > 0; });
   held_ = false;
   if (allowed_steps_.has_value()) --*allowed_steps_;
-  if (failure_.has_value()) throw std::runtime_error(*std::exchange(failure_, std::nullopt));
+  std::optional<std::string> failure = std::exchange(failure_, std::nullopt);
+  if (failure && fail_at_ == FailAt::kLaunch) throw std::runtime_error(*failure);
+  return failure;
 }
 
 void FakeEngine::check_plan(const StepPlan& plan) {
   EXPECT_FALSE(plan.sequences.empty());
   EXPECT_LE(static_cast<std::int64_t>(plan.sequences.size()), info_.max_sequences);
-  EXPECT_LE(static_cast<std::int64_t>(plan.input_ids.size()), info_.max_step_tokens);
+  std::int64_t query_tokens = 0;
+  std::int64_t known_tokens = 0;
+  for (const PlanSequence& row : plan.sequences) {
+    query_tokens += row.query_length;
+    known_tokens += row.source == TokenSource::kHost ? row.query_length : 0;
+  }
+  EXPECT_LE(query_tokens, info_.max_step_tokens);
+  EXPECT_EQ(std::ssize(plan.input_ids), known_tokens);
   EXPECT_LE(static_cast<std::int64_t>(plan.target_ids.size()), info_.max_scored_rows);
   const std::lock_guard lock(mutex_);
   num_poisoned_ += static_cast<std::int64_t>(plan.poison_blocks.size());
   if (!recording_) return;
-  StepRecord record{.query_tokens = static_cast<std::int64_t>(plan.input_ids.size()),
-                    .sequences = static_cast<std::int64_t>(plan.sequences.size()),
-                    .adapters = {}};
+  StepRecord record{
+      .query_tokens = query_tokens, .sequences = static_cast<std::int64_t>(plan.sequences.size()), .adapters = {}};
   for (const PlanSequence& row : plan.sequences) {
     record.decode_rows += row.query_length == 1 && row.cached_length > 0 ? 1 : 0;
     record.adapters.push_back(row.adapter);
@@ -139,7 +173,6 @@ void FakeEngine::check_plan(const StepPlan& plan) {
 
 void FakeEngine::check_row(const StepPlan& plan, std::size_t index) {
   const PlanSequence& row = plan.sequences[index];
-  EXPECT_EQ(row.source, TokenSource::kHost);
   ASSERT_GE(row.query_length, 1);
   if (index > 0 && row.query_length == 1) {
     EXPECT_EQ(plan.sequences[index - 1].query_length, 1) << "rows of one token come first";
@@ -188,7 +221,7 @@ std::uint64_t FakeEngine::run_row(const StepPlan& plan, const PlanSequence& row)
     CacheSlot& slot = cache_[static_cast<std::size_t>(block * kBlockSize + position % kBlockSize)];
     if (position >= row.cached_length) {
       slot.position = position;
-      slot.token = plan.input_ids[static_cast<std::size_t>(row.input_begin + position - row.cached_length)];
+      slot.token = input_of(plan, row, position - row.cached_length);
       slot.text = mix(text, static_cast<std::uint64_t>(slot.token));
     }
     const bool unseen_before = position == first && first > 0;
@@ -244,7 +277,7 @@ void FakeEngine::follow_history(const StepPlan& plan, const PlanSequence& row, s
   std::uint64_t counted = adapter_text(row.adapter);
   for (const std::int64_t id : history) counted = mix(counted, static_cast<std::uint64_t>(id));
   EXPECT_EQ(counted, text) << "penalties count another text than the one that is sampled";
-  history.push_back(token);
+  history.push_back(std::max<std::int64_t>(0, token));  // as input_of() does
 }
 
 std::int64_t FakeEngine::sample(std::uint64_t text, const SamplingParams& sampling, std::int64_t length) const {
@@ -334,7 +367,10 @@ std::optional<PinnedAdapter> FakeEngine::pin_adapter(const AdapterTicket& ticket
 void FakeEngine::release_adapter(const AdapterTicket& ticket) {
   const std::lock_guard lock(mutex_);
   EXPECT_GE(--tickets_.at(names_.at(ticket.id)), 0) << "released more often than wanted";
-  if (const std::optional<std::int32_t> slot = tiers_.release(ticket.id, ticket.place)) slot_pins_.erase(*slot);
+  if (const std::optional<std::int32_t> slot = tiers_.release(ticket.id, ticket.place)) {
+    EXPECT_FALSE(runs_under_way(*slot)) << "released while a step uses it";
+    slot_pins_.erase(*slot);
+  }
   run_moves();
 }
 
@@ -504,8 +540,9 @@ void FakeEngine::wait_until_held() {
   turn_.wait(lock, [this] { return held_ && allowed_steps_ == 0; });
 }
 
-void FakeEngine::fail_next_step(std::string message) {
+void FakeEngine::fail_next_step(std::string message, FailAt at) {
   const std::lock_guard lock(mutex_);
+  fail_at_ = at;
   failure_ = std::move(message);
 }
 

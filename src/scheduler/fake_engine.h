@@ -2,6 +2,7 @@
 // slot, fails the test on any wrong plan or stale read, and samples a hash of adapter, seed and text.
 #pragma once
 
+#include <array>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -38,7 +39,8 @@ class FakeEngine final : public Engine {
              const AdapterTierOptions& adapters = {.device_bytes = 1 << 20, .host_bytes = 1 << 20});
 
   const EngineInfo& info() const override { return info_; }
-  const StepResult& step(const StepPlan& plan) override;
+  void launch(const StepPlan& plan) override;
+  const StepResult& collect() override;
   AdapterTicket want_adapter(const AdapterKey& key, const AdapterVersion& version, const QueuePlace& place) override;
   TierState adapter_state(const AdapterTicket& ticket) const override;
   Error adapter_error(const AdapterTicket& ticket) const override;
@@ -88,7 +90,8 @@ class FakeEngine final : public Engine {
   void resume();
   void wait_until_held();  // a step is waiting
 
-  void fail_next_step(std::string message);
+  enum class FailAt : std::uint8_t { kLaunch, kCollect };
+  void fail_next_step(std::string message, FailAt at = FailAt::kLaunch);
   std::vector<StepRecord> records() const;
   void record_steps();
   std::int64_t num_poisoned() const;
@@ -104,13 +107,19 @@ class FakeEngine final : public Engine {
     std::string id;
     std::uint64_t generation = 0;
   };
+  // A step between launch() and collect().
+  struct StepUnderWay {
+    StepResult result;
+    std::vector<std::int32_t> adapters;  // the slots that its rows name
+    std::optional<std::string> failure;
+  };
   // Of a sequence with penalties after its last step.
   struct History {
     std::int64_t length = -1;          // tokens of its text in the cache
     std::vector<std::int64_t> tokens;  // that were counted
   };
 
-  void wait_for_turn();
+  std::optional<std::string> wait_for_turn();
   void check_plan(const StepPlan& plan);
   void check_row(const StepPlan& plan, std::size_t index);
   void check_blocks(const StepPlan& plan, const PlanSequence& row);
@@ -118,7 +127,10 @@ class FakeEngine final : public Engine {
   std::uint64_t run_row(const StepPlan& plan, const PlanSequence& row);
   std::uint64_t adapter_text(std::int32_t slot) const;
   void follow_history(const StepPlan& plan, const PlanSequence& row, std::uint64_t text, std::int64_t token);
-  void score_targets(const StepPlan& plan, std::size_t index);
+  static void score_targets(const StepPlan& plan, std::size_t index, StepResult& result);
+  StepUnderWay& step_before() { return steps_[static_cast<std::size_t>((num_steps_ + 1) % 2)]; }
+  std::int64_t input_of(const StepPlan& plan, const PlanSequence& row, std::int64_t query);
+  bool runs_under_way(std::int32_t slot) const;
   static std::vector<float> hidden_of(std::uint64_t text, const SamplingParams& sampling);
   std::uint64_t num_replacements(const std::optional<AdapterKey>& adapter) const;
   std::int64_t sample(std::uint64_t text, const SamplingParams& sampling, std::int64_t length) const;
@@ -139,8 +151,9 @@ class FakeEngine final : public Engine {
   std::vector<std::int64_t> block_readers_;  // [num_blocks] the step that read it last
   std::vector<std::int64_t> block_writers_;  // [num_blocks] the step that wrote it last
   std::vector<std::int64_t> slot_users_;     // [max_sequences]
-  std::int64_t num_steps_ = 0;
-  StepResult result_;
+  std::int64_t num_steps_ = 0;               // launched
+  std::int64_t num_collected_ = 0;
+  std::array<StepUnderWay, 2> steps_;
 
   mutable std::mutex mutex_;
   std::condition_variable turn_;
@@ -157,6 +170,7 @@ class FakeEngine final : public Engine {
   std::map<AdapterTiers::Id, std::string> names_;     // of those that were wanted, for tickets
   std::map<std::string, std::uint64_t> generations_;  // of adapters whose files were replaced
   std::optional<std::string> failure_;
+  FailAt fail_at_ = FailAt::kLaunch;
   std::optional<std::int64_t> allowed_steps_;  // none: as many as it likes
   bool held_ = false;
   bool recording_ = false;

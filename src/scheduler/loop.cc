@@ -118,10 +118,20 @@ bool Scheduler::Loop::turn(News news) {
     take_ready();
   }
   if (batch_.num_running() == 0) last_progress_ = options_.now();
-  const StepPlan& plan = plan_step();
-  settle();
-  if (plan.sequences.empty()) return false;
-  run_step(plan);
+  if (batch_.step_under_way()) {
+    settle();
+  } else {
+    const StepPlan& plan = plan_step();
+    settle();
+    if (plan.sequences.empty()) return false;
+    step_begin_ = options_.now();
+    if (launch(plan, batch_.planned())) batch_.step_launched();
+  }
+  if (batch_.step_under_way()) {
+    launch_next();
+    collect_step();
+  }
+  give_back(batch_.running());
   settle();
   return true;
 }
@@ -161,7 +171,6 @@ void Scheduler::Loop::take_news() {
   for_each_open([this](Sequence& sequence) {
     if (!sequence.stream->cancelled()) return;
     sequence.ended = true;
-    ++counters_.cancelled;
   });
   collect_ended();
   drop_failed_adapters();
@@ -202,10 +211,13 @@ void Scheduler::Loop::count_served() {
 void Scheduler::Loop::take_ready() {
   pins_released_ = false;
   count_served();
+  const std::size_t waiting_before = waiting_.size();
   adapter_queue_.take_ready(options_.now(), batch_.max_running() - batch_.num_running(), waiting_);
+  room_changed_ = room_changed_ || waiting_.size() != waiting_before;
 }
 
 const StepPlan& Scheduler::Loop::plan_step() {
+  room_changed_ = false;
   const std::int64_t running_before = batch_.num_running();
   const std::int64_t started_before = batch_.num_started();
   const StepPlan& plan = batch_.plan_step(waiting_);
@@ -217,137 +229,17 @@ const StepPlan& Scheduler::Loop::plan_step() {
   return plan;
 }
 
-void Scheduler::Loop::run_step(const StepPlan& plan) {
-  StepStats& steps = batch_.plan_has_decode_rows() ? counters_.decode : counters_.prefill;
-  const StepResult* result = nullptr;
-  const Clock::time_point begin = options_.now();
-  try {
-    result = &engine_.step(plan);
-    ++steps.succeeded;
-    last_step_ = options_.now() - begin;
-    steps.seconds.add(std::chrono::duration<double>(last_step_).count(), kDurationBounds);
-  } catch (const std::exception& error) {
-    ++steps.failed;
-    spdlog::error("a step of {} sequences failed: {}", plan.sequences.size(), error.what());
-    for (Sequence* sequence : batch_.planned()) fail(*sequence, {ErrorCode::kGeneration, error.what()});
-  }
-  if (result != nullptr) apply(*result);
-  last_progress_ = options_.now();
-  give_back(batch_.running());
-}
-
-void Scheduler::Loop::apply(const StepResult& result) {
-  batch_.step_done();
-  ++counters_.steps;
-  if (batch_.plan_has_decode_rows()) ++counters_.decode_steps;
-  take_prompt_scores(result);
-  std::int64_t expected_rows = 0;
-  for (const Sequence* sequence : batch_.planned()) expected_rows += sequence->num_pending() == 0 ? 1 : 0;
-  CHECK_EQ(std::ssize(result.samples) + std::ssize(result.embedded), expected_rows);
-  take_hidden(result);
-  for (const SampledToken& sample : result.samples) {
-    Sequence& sequence = *batch_.planned()[static_cast<std::size_t>(sample.sequence)];
-    if (sample.token < 0) {
-      fail(sequence, {ErrorCode::kGeneration, "the model's logits are not a number"});
-    } else {
-      accept(sequence, sample, result);
-    }
-  }
-  find_masks();
-  batch_.share_prefixes();
-}
-
-void Scheduler::Loop::take_prompt_scores(const StepResult& result) {
-  for (const TargetScores& targets : result.targets) {
-    Sequence& sequence = *batch_.planned()[static_cast<std::size_t>(targets.sequence)];
-    const auto begin = result.scores.begin() + targets.begin;
-    sequence.prompt_scores.insert(sequence.prompt_scores.end(), begin, begin + targets.count);
-  }
-}
-
-void Scheduler::Loop::take_hidden(const StepResult& result) {
-  if (result.embedded.empty()) return;
-  const std::size_t size = result.hidden.size() / result.embedded.size();
-  for (std::size_t i = 0; i < result.embedded.size(); ++i) {
-    Sequence& sequence = *batch_.planned()[static_cast<std::size_t>(result.embedded[i])];
-    const std::span<const float> hidden = std::span(result.hidden).subspan(i * size, size);
-    if (std::all_of(hidden.begin(), hidden.end(), [](float value) { return std::isfinite(value); })) {
-      sequence.timings.first_token = options_.now();
-      finish(sequence, FinishReason::kLength).hidden.assign(hidden.begin(), hidden.end());
-    } else {
-      fail(sequence, {ErrorCode::kGeneration, "the model's hidden states are not finite"});
-    }
-  }
-}
-
-// After the tokens of all rows are on their way to their readers; the rows under grammars share some threads.
-void Scheduler::Loop::find_masks() {
-  constexpr int kMaxThreads = 4;
-  masked_.clear();
-  for (Sequence* sequence : batch_.planned()) {
-    if (sequence->grammar && !sequence->ended && sequence->num_pending() == 1) masked_.push_back(sequence);
-  }
-  if (masked_.size() > 1 && !mask_threads_) {
-    const auto processors = static_cast<int>(std::thread::hardware_concurrency());
-    mask_threads_.emplace(std::clamp(processors, 1, kMaxThreads));
-  }
-  const auto find = [this](std::int64_t index) { masked_[static_cast<std::size_t>(index)]->grammar->find_mask(); };
-  const Clock::time_point begin = Clock::now();
-  if (masked_.size() == 1) find(0);
-  if (masked_.size() > 1) mask_threads_->parallel_for(std::ssize(masked_), find);
-  if (!masked_.empty()) counters_.mask_seconds += std::chrono::duration<double>(Clock::now() - begin).count();
-  counters_.masks += std::ssize(masked_);
-  for (Sequence* sequence : masked_) {
-    if (const auto& fault = sequence->grammar->fault()) fail(*sequence, *fault);
-  }
-}
-
-void Scheduler::Loop::accept(Sequence& sequence, const SampledToken& sample, const StepResult& result) {
-  CHECK_EQ(sequence.num_pending(), 0);
-  if (sequence.num_generated() == 0) sequence.timings.first_token = options_.now();
-  sequence.tokens.push_back(sample.token);
-  ++counters_.generated_tokens;
-  AnswerText::Step step = sequence.answer.push(sample.token, sample.logprob);
-  if (sample.score >= 0) step.event.score = result.scores[static_cast<std::size_t>(sample.score)];
-  step.event.prompt_scores = std::exchange(sequence.prompt_scores, {});
-  if (sequence.grammar) {
-    const Result<bool> whole = sequence.grammar->accept(sample.token);
-    if (!whole.ok()) {
-      fail(sequence, whole.error());
-      return;
-    }
-    if (whole.value() && !step.reason) step.reason = FinishReason::kEndOfSequence;
-  }
-  step.event.last = step.reason.has_value();
-  sequence.stream->push(std::move(step.event));
-  if (step.reason.has_value()) finish(sequence, *step.reason);
-}
-
-FinishEvent& Scheduler::Loop::finish(Sequence& sequence, FinishReason reason) {
-  sequence.timings.finished = options_.now();
-  FinishEvent event{.reason = reason,
-                    .generated_text = {},
-                    .tail = {},
-                    .prompt_tokens = sequence.num_prompt_tokens,
-                    .generated_tokens = 0,
-                    .cached_tokens = sequence.num_prompt_hits,
-                    .timings = sequence.timings};
-  sequence.answer.finish(event);
-  sequence.ended = true;
-  ++counters_.finished;
-  return std::get<FinishEvent>(sequence.last_event.emplace(std::move(event)));
-}
-
 void Scheduler::Loop::fail(Sequence& sequence, Error error) {
   sequence.ended = true;
   sequence.last_event = std::move(error);
-  ++counters_.failed;
 }
 
 void Scheduler::Loop::for_each_open(const std::function<void(Sequence&)>& visit) {
   adapter_queue_.for_each(visit);
   for (const Sequences* sequences : {&waiting_, &batch_.running()}) {
-    for (const auto& sequence : *sequences) visit(*sequence);
+    for (const auto& sequence : *sequences) {
+      if (!sequence->ended) visit(*sequence);
+    }
   }
 }
 
@@ -356,10 +248,17 @@ void Scheduler::Loop::collect_ended() {
   for (Sequences* sequences : {&left_queue_, &waiting_, &batch_.running()}) give_back(*sequences);
 }
 
+void Scheduler::Loop::count_end(const Sequence& sequence) {
+  const bool has_reader = sequence.last_event.has_value();
+  ++(sequence.failed() ? counters_.failed : has_reader ? counters_.finished : counters_.cancelled);
+}
+
 // All that those hold that ended, once.
 void Scheduler::Loop::give_back(Sequences& sequences) {
   for (auto& sequence : sequences) {
-    if (!sequence->ended) continue;
+    if (!sequence->ended || sequence->num_steps_under_way > 0) continue;
+    room_changed_ = true;
+    count_end(*sequence);
     batch_.give_back(*sequence);
     sequence->pin.release();
     adapter_queue_.close(*sequence);
@@ -399,6 +298,7 @@ void Scheduler::Loop::settle() {
 }
 
 void Scheduler::Loop::end_all() {
+  if (batch_.step_under_way()) collect_step();
   take_news();
   for_each_open([this](Sequence& sequence) {
     fail(sequence, sequence.started() ? Error{ErrorCode::kIncomplete, "the server stopped before the answer was whole"}

@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "core/thread_pool.h"
@@ -38,8 +39,10 @@ class Scheduler::Loop {
   bool making_progress(std::chrono::milliseconds limit) const;
 
   // One thread, the loop's:
-  // Takes the news, plans a step, runs it, sends what came of it. False where there was nothing to run: the next turn
-  // is due when the Wakeup rings, or at the deadline. The first turn has news.
+  // Takes the news, plans a step, runs it, sends what came of it. Where a step runs beside the host, the one behind it
+  // is started before it ends, if it can be planned without its samples; that one is left for the next turn. False
+  // where there was nothing to run: the next turn is due when the Wakeup rings, or at the deadline. The first turn has
+  // news.
   bool turn(News news);
   // After a turn that ran a step: whether there is news for the next one.
   News look_for_news();
@@ -64,7 +67,10 @@ class Scheduler::Loop {
   void count_served();
   void take_ready();
   const StepPlan& plan_step();
-  void run_step(const StepPlan& plan);
+  bool launch(const StepPlan& plan, std::span<Sequence* const> rows);
+  void launch_next();
+  void collect_step();
+  void fail_step(std::span<Sequence* const> rows, const std::exception& error);
   void apply(const StepResult& result);
   void take_prompt_scores(const StepResult& result);
   void take_hidden(const StepResult& result);
@@ -74,6 +80,7 @@ class Scheduler::Loop {
   void fail(Sequence& sequence, Error error);
   void for_each_open(const std::function<void(Sequence&)>& visit);
   void collect_ended();
+  void count_end(const Sequence& sequence);
   void give_back(Sequences& sequences);
   void settle();
 
@@ -97,7 +104,9 @@ class Scheduler::Loop {
   Clock::time_point last_progress_;
   Clock::time_point next_deadline_ = Clock::time_point::max();  // no later than the first that there is
   Clock::duration last_step_{};
-  bool pins_released_ = false;  // since the adapter queue was walked
+  Clock::time_point step_begin_;  // of the older step under way, or the end of the one before it
+  bool pins_released_ = false;    // since the adapter queue was walked
+  bool room_changed_ = false;     // somebody came or left since a step was planned from what waits
 
   // Shared:
   mutable std::mutex mutex_;

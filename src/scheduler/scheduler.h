@@ -46,6 +46,7 @@ struct SchedulerStats {
   std::int64_t total_blocks = 0;
   std::int64_t steps = 0;         // engine steps so far
   std::int64_t decode_steps = 0;  // of these, steps that held at least one decode row
+  std::int64_t steps_ahead = 0;   // started before the step before them had ended
   std::int64_t batch_size = 0;    // sequences of the last step, 0 when idle
   std::int64_t generated_tokens = 0;
   std::int64_t prompt_tokens = 0;

@@ -68,6 +68,7 @@ struct StressCase {
   BlockOrder order;
   bool prefix_caching = false;
   std::int64_t sliding_window = 0;
+  bool runs_ahead = false;
 };
 
 class SchedulerStress : public testing::TestWithParam<StressCase> {};
@@ -83,7 +84,8 @@ TEST_P(SchedulerStress, ThousandRequestsWithCancelsAtRandomStages) {
                      .num_blocks = test_case.num_blocks,
                      .max_step_tokens = 128,
                      .max_sequences = 7,
-                     .sliding_window = test_case.sliding_window},
+                     .sliding_window = test_case.sliding_window,
+                     .runs_beside_host = test_case.runs_ahead},
                     wakeup, {.device_bytes = 2 * BytePool::kAlignment, .host_bytes = 3 * BytePool::kAlignment});
   Scheduler scheduler(engine, wakeup, nullptr,
                       {.max_batch_prefill_tokens = test_case.budget,
@@ -158,6 +160,7 @@ TEST_P(SchedulerStress, ThousandRequestsWithCancelsAtRandomStages) {
   if (test_case.num_blocks < 20 && test_case.budget > 8) {  // else too few run together for it to be certain
     EXPECT_GT(stats.preemptions, 0);
   }
+  EXPECT_EQ(stats.steps_ahead > 100, test_case.runs_ahead);
   if (test_case.prefix_caching) {
     EXPECT_GT(stats.prefix.hits, 50);
     EXPECT_GT(stats.prefix.hit_tokens, stats.prefix.hits * 15);
@@ -182,7 +185,14 @@ INSTANTIATE_TEST_SUITE_P(
                    .budget = 48,
                    .order = BlockOrder::kShuffled,
                    .prefix_caching = true,
-                   .sliding_window = 20}));
+                   .sliding_window = 20},
+        StressCase{.seed = 8, .num_blocks = 12, .budget = 64, .order = BlockOrder::kShuffled, .runs_ahead = true},
+        StressCase{.seed = 9,
+                   .num_blocks = 40,
+                   .budget = 64,
+                   .order = BlockOrder::kShuffled,
+                   .prefix_caching = true,
+                   .runs_ahead = true}));
 
 }  // namespace
 }  // namespace shoal

@@ -114,6 +114,8 @@ struct Sequence {
   BlockTable blocks;
   std::int32_t state_slot = -1;
   bool history_given = false;  // the engine has the tokens that penalties count
+  // Steps that hold a row of it and are not collected. Until they are, it gives nothing back, even if it has ended.
+  std::int32_t num_steps_under_way = 0;
 
   std::vector<TokenScore> prompt_scores;  // so far: of the tokens from the second on; they leave with the first token
 

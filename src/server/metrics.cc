@@ -154,6 +154,7 @@ void append_scheduler(std::vector<MetricFamily>& families, const SchedulerStats&
   gauge("shoal_total_blocks", stats.total_blocks);
   counter("shoal_steps", stats.steps);
   counter("shoal_decode_steps", stats.decode_steps);
+  counter("shoal_steps_ahead", stats.steps_ahead);
   counter("shoal_generated_tokens", stats.generated_tokens);
   counter("shoal_prompt_tokens", stats.prompt_tokens);
   counter("shoal_preemptions", stats.preemptions);

@@ -17,11 +17,12 @@ class FaultyEngine final : public Engine {
   FaultyEngine(Engine& right, PlanFault fault) : right_(right), fault_(fault) {}
 
   const EngineInfo& info() const override { return right_.info(); }
-  const StepResult& step(const StepPlan& plan) override {
-    StepPlan faulty = plan;
-    fault_(faulty, num_steps_++);
-    return right_.step(faulty);
+  void launch(const StepPlan& plan) override {
+    faulty_ = plan;  // teacher forcing has one step under way
+    fault_(faulty_, num_steps_++);
+    right_.launch(faulty_);
   }
+  const StepResult& collect() override { return right_.collect(); }
   AdapterTicket want_adapter(const AdapterKey& key, const AdapterVersion& version, const QueuePlace& place) override {
     return right_.want_adapter(key, version, place);
   }
@@ -36,6 +37,7 @@ class FaultyEngine final : public Engine {
  private:
   Engine& right_;
   PlanFault fault_;
+  StepPlan faulty_;
   std::int64_t num_steps_ = 0;
 };
 

@@ -81,9 +81,25 @@ mutant(gives_slot_back_twice scheduler/batch.cc
 
 # The chunk after the first begins one token too late.
 mutant(chunk_skips_a_token scheduler/batch.cc
-  [=[planned_[row]->num_cached += plan_.sequences[row].query_length;]=]
-  [=[const PlanSequence& ran = plan_.sequences[row];
-    planned_[row]->num_cached += ran.query_length + (ran.logit_rows == 0 && ran.cached_length == 0 ? 1 : 0);]=])
+  [=[if (succeeded) step_.rows[row]->num_cached += step_.plan.sequences[row].query_length;]=]
+  [=[const PlanSequence& ran = step_.plan.sequences[row];
+    const bool is_first_chunk = ran.logit_rows == 0 && ran.cached_length == 0;
+    if (succeeded) step_.rows[row]->num_cached += ran.query_length + (is_first_chunk ? 1 : 0);]=])
+
+# A sequence that ends gives back its slot, blocks and adapter while a step that was started before still uses them.
+mutant(gives_back_while_a_step_runs scheduler/loop.cc
+  [=[if (!sequence->ended || sequence->num_steps_under_way > 0) continue;]=]
+  [=[if (!sequence->ended) continue;]=])
+
+# The step behind one that runs takes another row's sample where a row before has ended.
+mutant(takes_the_sample_of_another scheduler/batch.cc
+  [=[plan_rows::add_next(sequence, row, static_cast<std::int32_t>(i), next_.plan);]=]
+  [=[plan_rows::add_next(sequence, row, static_cast<std::int32_t>(next_.rows.size()), next_.plan);]=])
+
+# A sample of one that has ended is sent to its reader.
+mutant(answers_go_on_after_their_end scheduler/loop_steps.cc
+  [=[if (sequence.ended) continue;]=]
+  [=[]=])
 
 # A prefix is shared one token before it is computed.
 mutant(shares_prefix_too_early scheduler/batch.cc

@@ -167,6 +167,8 @@ Trace random_trace(std::uint64_t seed) {
   Draws draws(seed);
   Trace trace;
   draw_sizes(draws, trace);
+  constexpr std::uint64_t kAheadDraws = 0xa4ead;  // of their own: the traces of all seeds stay what they were
+  trace.runs_ahead = draw_of(kAheadDraws, seed) % 2 == 1;
   const bool is_hot = draws.percent(15);
   const Traffic traffic = is_hot ? draw_hot_traffic(draws, trace) : draw_traffic(draws);
   std::int64_t now_us = 0;

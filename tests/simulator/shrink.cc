@@ -86,6 +86,7 @@ class Shrinker {
     const auto reset = [&](auto member) { set(member, plain.*member); };
     reset(&Trace::prefix_caching);
     reset(&Trace::shuffled_blocks);
+    reset(&Trace::runs_ahead);
     for (auto member :
          {&Trace::sliding_window, &Trace::max_requests, &Trace::max_queue, &Trace::max_of_tenant, &Trace::timeout_ms,
           &Trace::max_device_adapters, &Trace::big_every, &Trace::broken_every, &Trace::fail_percent,

@@ -24,15 +24,32 @@ VirtualTime::Duration SimulatedEngine::longest_step(const Trace& trace) {
   return kStep + trace.step_tokens * kStepToken + (2 * std::ssize(trace.requests) + 4 * trace.max_sequences) * kCall;
 }
 
-const StepResult& SimulatedEngine::step(const StepPlan& plan) {
-  time_.advance(kStep + std::ssize(plan.input_ids) * kStepToken);
-  last_step_failed_ =
-      std::find(trace_.failed_steps.begin(), trace_.failed_steps.end(), num_steps_++) != trace_.failed_steps.end();
-  if (last_step_failed_) {
+// Of the steps that fail every other one does so at its launch, before it takes any time.
+void SimulatedEngine::launch(const StepPlan& plan) {
+  const std::int64_t number = num_launched_++;
+  const bool fails =
+      std::find(trace_.failed_steps.begin(), trace_.failed_steps.end(), number) != trace_.failed_steps.end();
+  const bool at_launch = fails && number % 2 == 0;
+  if (fails) {
     num_failed_rows_ += std::ssize(plan.sequences);
-    fake_.fail_next_step(kFailedStep);
+    fake_.fail_next_step(kFailedStep, at_launch ? FakeEngine::FailAt::kLaunch : FakeEngine::FailAt::kCollect);
   }
-  return fake_.step(plan);
+  std::int64_t num_tokens = 0;
+  for (const PlanSequence& row : plan.sequences) num_tokens += row.query_length;
+  if (at_launch) {
+    time_.advance(kStep);
+    ++num_collected_;
+  } else {
+    under_way_.push_back(kStep + num_tokens * kStepToken);
+  }
+  fake_.launch(plan);
+}
+
+const StepResult& SimulatedEngine::collect() {
+  time_.advance(under_way_.front());
+  under_way_.pop_front();
+  ++num_collected_;
+  return fake_.collect();
 }
 
 // Other threads also act between two calls of the scheduler.

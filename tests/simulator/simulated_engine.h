@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <string>
 
 #include "scheduler/fake_engine.h"
@@ -20,7 +21,8 @@ class SimulatedEngine final : public Engine {
   SimulatedEngine(FakeEngine& fake, const Trace& trace, VirtualTime& time);
 
   const EngineInfo& info() const override { return fake_.info(); }
-  const StepResult& step(const StepPlan& plan) override;
+  void launch(const StepPlan& plan) override;
+  const StepResult& collect() override;
   AdapterTicket want_adapter(const AdapterKey& key, const AdapterVersion& version, const QueuePlace& place) override;
   TierState adapter_state(const AdapterTicket& ticket) const override;
   Error adapter_error(const AdapterTicket& ticket) const override { return fake_.adapter_error(ticket); }
@@ -30,8 +32,8 @@ class SimulatedEngine final : public Engine {
   bool adapters_arriving() const override { return false; }  // the loop that waits for them is not this one
   AdapterStats adapter_stats() const override { return fake_.adapter_stats(); }
 
-  std::int64_t num_steps() const { return num_steps_; }
-  bool last_step_failed() const { return last_step_failed_; }
+  std::int64_t num_steps() const { return num_collected_; }
+  // Rows of steps that failed. Where steps run ahead, some may have been of no use already.
   std::int64_t num_failed_rows() const { return num_failed_rows_; }
   // The longest that a step of this trace takes, with the calls around it.
   static VirtualTime::Duration longest_step(const Trace& trace);
@@ -43,9 +45,10 @@ class SimulatedEngine final : public Engine {
   FakeEngine& fake_;
   const Trace& trace_;
   VirtualTime& time_;
-  std::int64_t num_steps_ = 0;
+  std::int64_t num_launched_ = 0;   // all that were tried
+  std::int64_t num_collected_ = 0;  // and those that failed at their launch
+  std::deque<VirtualTime::Duration> under_way_;
   std::uint64_t num_moves_ = 0;
-  bool last_step_failed_ = false;
   std::int64_t num_failed_rows_ = 0;
 };
 

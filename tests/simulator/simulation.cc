@@ -27,7 +27,8 @@ EngineInfo engine_of(const Trace& trace) {
           .num_blocks = trace.num_blocks,
           .max_step_tokens = trace.step_tokens,
           .max_sequences = trace.max_sequences,
-          .sliding_window = trace.sliding_window};
+          .sliding_window = trace.sliding_window,
+          .runs_beside_host = trace.runs_ahead};
 }
 
 AdapterTierOptions tiers_of(const Trace& trace) {
@@ -176,7 +177,10 @@ void Simulation::check_end() const {
   }
   const SchedulerStats stats = loop_.stats();
   EXPECT_EQ(stats.finished, num_finished);
-  EXPECT_EQ(engine_.num_failed_rows(), num_failed_rows) << "a failed step fails its own rows, and each once";
+  EXPECT_LE(num_failed_rows, engine_.num_failed_rows()) << "a failed step fails its own rows, and each once";
+  if (!trace_.runs_ahead) {
+    EXPECT_EQ(engine_.num_failed_rows(), num_failed_rows) << "a failed step fails all its rows";
+  }
   EXPECT_EQ(stats.queued, 0);
   EXPECT_EQ(stats.running, 0);
   EXPECT_EQ(stats.used_blocks, 0);

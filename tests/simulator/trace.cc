@@ -94,6 +94,7 @@ std::string to_text(const Trace& trace) {
       .add("sliding_window", &Trace::sliding_window)
       .add("prefix_caching", &Trace::prefix_caching)
       .add("shuffled_blocks", &Trace::shuffled_blocks)
+      .add("runs_ahead", &Trace::runs_ahead)
       .add("max_requests", &Trace::max_requests)
       .add("max_queue", &Trace::max_queue)
       .add("max_of_tenant", &Trace::max_of_tenant)

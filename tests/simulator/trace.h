@@ -46,6 +46,7 @@ struct Trace {
   std::int64_t sliding_window = 0;
   bool prefix_caching = false;
   bool shuffled_blocks = false;
+  bool runs_ahead = false;           // a step is planned while the one before it runs
   std::int64_t max_requests = 1024;  // at the same time
   std::int64_t max_queue = -1;       // -1: no limit
   std::int64_t max_of_tenant = -1;   // -1: no limit

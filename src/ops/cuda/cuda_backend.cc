@@ -104,6 +104,22 @@ void CudaBackend::synchronize(Stream stream) const {
   CUDA_CHECK(cudaStreamSynchronize(static_cast<cudaStream_t>(stream.handle)));
 }
 
+DeviceEvent CudaBackend::make_event() const {
+  cudaEvent_t event = nullptr;
+  CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  return {.handle = event};
+}
+
+void CudaBackend::record(DeviceEvent event, Stream stream) const {
+  CUDA_CHECK(cudaEventRecord(static_cast<cudaEvent_t>(event.handle), static_cast<cudaStream_t>(stream.handle)));
+}
+
+void CudaBackend::wait(DeviceEvent event) const {
+  CUDA_CHECK(cudaEventSynchronize(static_cast<cudaEvent_t>(event.handle)));
+}
+
+void CudaBackend::destroy(DeviceEvent event) const { cudaEventDestroy(static_cast<cudaEvent_t>(event.handle)); }
+
 std::int64_t CudaBackend::free_memory_bytes() const {
   std::size_t free_bytes = 0;
   std::size_t total_bytes = 0;

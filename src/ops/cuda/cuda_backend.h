@@ -33,6 +33,10 @@ class CudaBackend final : public Backend {
   }
   Stream main_stream() const override { return {.handle = stream_}; }
   void synchronize(Stream stream) const override;
+  DeviceEvent make_event() const override;
+  void record(DeviceEvent event, Stream stream) const override;
+  void wait(DeviceEvent event) const override;
+  void destroy(DeviceEvent event) const override;
   std::int64_t free_memory_bytes() const override;
 
   bool has_graphs() const override { return true; }
@@ -88,6 +92,7 @@ class CudaBackend final : public Backend {
   void add_biases(Context& ctx, const Tensor& begin, const Tensor& biases, const Tensor& logits) const override;
   void count_sampled(Context& ctx, const Tensor& tokens, const Tensor& count_slot,
                      const Tensor& token_counts) const override;
+  void take_sampled(Context& ctx, const Tensor& sampled, const Tensor& source_rows, const Tensor& ids) const override;
   void count_history(Context& ctx, const Tensor& history, std::int64_t prompt_length,
                      const Tensor& counts) const override;
 

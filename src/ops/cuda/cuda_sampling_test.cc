@@ -360,5 +360,17 @@ TEST_F(CudaSampling, CountsMatchTheHosts) {
   expect_equal_bits(counts.device.download(), counts.reference, "count_sampled");
 }
 
+TEST_F(CudaSampling, RowsTakeTheSamplesOfTheStepBefore) {
+  const Twin sampled = twin(values_i64({7, -1, 999, 0}));
+  const Twin sources = twin(values_i32({2, -1, 1, 0, 0, 3}));
+  const Twin ids = twin(values_i64({50, 51, 52, 53, 54, 55, 56}));  // the last has no source: of a longer step
+  for (const Side side : {Side::kDevice, Side::kReference}) {
+    ops::take_sampled(ctx(side), sampled.on(side), sources.on(side), ids.on(side));
+  }
+  expect_equal_bits(ids.device.download(), ids.reference, "take_sampled");
+  EXPECT_EQ(ids.reference.view().span<std::int64_t>()[2], 0) << "a row without a token";
+  EXPECT_EQ(ids.reference.view().span<std::int64_t>()[1], 51);
+}
+
 }  // namespace
 }  // namespace shoal

@@ -367,6 +367,14 @@ __global__ void count_sampled_kernel(const std::int64_t* tokens, const std::int3
   atomicAdd(token_counts + count_slot[row] * vocab + tokens[row], 1);
 }
 
+__global__ void take_sampled_kernel(const std::int64_t* sampled, const std::int32_t* source_rows, std::int64_t rows,
+                                    std::int64_t* ids) {
+  const std::int64_t row = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (row >= rows || source_rows[row] < 0) return;
+  const std::int64_t token = sampled[source_rows[row]];
+  ids[row] = token < 0 ? 0 : token;
+}
+
 __global__ void count_history_kernel(const std::int64_t* history, std::int64_t length, std::int64_t prompt_length,
                                      std::int32_t* counts, std::int64_t vocab) {
   const std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
@@ -444,6 +452,15 @@ void CudaBackend::count_sampled(Context& ctx, const Tensor& tokens, const Tensor
   count_sampled_kernel<<<blocks_for(rows, kCountThreads), kCountThreads, 0, stream_of(ctx)>>>(
       tokens.data<std::int64_t>(), count_slot.data<std::int32_t>(), rows, token_counts.data<std::int32_t>(),
       token_counts.dim(1));
+  CUDA_CHECK(cudaGetLastError());
+}
+
+void CudaBackend::take_sampled(Context& ctx, const Tensor& sampled, const Tensor& source_rows,
+                               const Tensor& ids) const {
+  const std::int64_t rows = source_rows.dim(0);
+  if (rows == 0) return;
+  take_sampled_kernel<<<blocks_for(rows, kCountThreads), kCountThreads, 0, stream_of(ctx)>>>(
+      sampled.data<std::int64_t>(), source_rows.data<std::int32_t>(), rows, ids.data<std::int64_t>());
   CUDA_CHECK(cudaGetLastError());
 }
 
