@@ -25,11 +25,12 @@ case $part in
     ;;
   sanitizer)
     ops=$(find_binary shoal_ops_cuda_test)
-    # The kernels that index through tables; those that share memory, of which LoRA alone takes minutes.
+    # The kernels that index through tables; those that share memory, each of LoRA's on its smallest case.
+    racechecked='CudaRows.*Norm*:CudaLora.SmallestOfEachKind'
     timeout 240 compute-sanitizer --tool memcheck --error-exitcode 1 \
       "$ops" --gtest_brief=1 --gtest_filter='CudaLora*:CudaRows*:CudaAttention*:CudaSampling.R*'
     timeout 240 compute-sanitizer --tool racecheck --error-exitcode 1 \
-      "$ops" --gtest_brief=1 --gtest_filter='CudaRows.*Norm*'
+      "$ops" --gtest_brief=1 --gtest_filter="$racechecked"
     ;;
   bench | versus)
     shoal=$(find_binary shoal)

@@ -225,6 +225,15 @@ TEST_F(CudaLora, MatchesReferenceOnMixedAdapters) {
   }
 }
 
+// A decode step's groups and a prompt's in each dtype: little enough work for tools that watch every access.
+TEST_F(CudaLora, SmallestOfEachKind) {
+  for (const DType dtype : kFloatDTypes) {
+    const Layout layout{.dtype = dtype, .out_dtype = dtype, .num_inputs = 64, .column_counts = {17, 8, 33}};
+    compare(layout, kinds_of({0, 2}, 0), {2, 1}, 1);
+    compare(layout, kinds_of({3}, 1), {17}, 1);
+  }
+}
+
 TEST_F(CudaLora, MatchesReferenceOnEachRankAndGroupAlone) {
   std::size_t index = 0;
   for (const DType dtype : kFloatDTypes) {
