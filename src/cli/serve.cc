@@ -212,6 +212,12 @@ void add_adapter_flags(CLI::App& command, ServeOptions& options) {
       ->check(CLI::Range(0.0, 3600.0))
       ->capture_default_str();
   command
+      .add_option("--max-runtime-adapters", options.server.max_runtime_adapters,
+                  "names that one tenant may load at once by /v1/load_lora_adapter; 0: that is not served")
+      ->envname("MAX_RUNTIME_ADAPTERS")
+      ->check(CLI::Range(0, 100000))
+      ->capture_default_str();
+  command
       .add_option("--preloaded-adapter-ids", options.preloaded_adapter_ids,
                   "an adapter to load at the start and keep on the device; may be repeated")
       ->envname("PRELOADED_ADAPTER_IDS")
@@ -325,19 +331,24 @@ int run_serve(ServeOptions& options) {
        .prefix_caching = options.prefix_caching});
   options.server.default_adapter_source = options.sources.source_of_requests();
   options.server.adapter_sources = options.sources.served();
+  const bool has_adapters = !options.model.adapter_dir.empty() || sources.has_remote();
+  if (!has_adapters) options.server.max_runtime_adapters = 0;
   options.server.http.hostname = options.hostname;
   options.server.http.port = options.port;
   options.server.version = SHOAL_VERSION;
   options.server.max_input_length = limits.max_input_length;
   options.server.max_total_tokens = limits.max_total_tokens;
   options.server.max_batch_total_tokens = info.num_blocks * kBlockSize;
-  Server server(options.server, {.scheduler = scheduler,
-                                 .tokenizer = *tokenizer,
-                                 .chat_template = chat_template.has_template() ? &chat_template : nullptr,
-                                 .engine = info,
-                                 .model_id = options.model.model_id,
-                                 .list_adapters = [&adapters] { return adapters.list(); },
-                                 .adapter_stats = [&engine] { return engine.adapter_stats(); }});
+  Server server(options.server,
+                {.scheduler = scheduler,
+                 .tokenizer = *tokenizer,
+                 .chat_template = chat_template.has_template() ? &chat_template : nullptr,
+                 .engine = info,
+                 .model_id = options.model.model_id,
+                 .list_adapters = [&adapters] { return adapters.list(); },
+                 .adapter_stats = [&engine] { return engine.adapter_stats(); },
+                 .adapter_version = [&engine](const AdapterKey& key) { return engine.adapter_version(key); },
+                 .forget_adapter = [&engine](const AdapterKey& key) { engine.forget_adapter(key); }});
   signals.wait_for_drain();
   drain(server, scheduler);
   sources.stop();

@@ -79,6 +79,14 @@ void AdapterStore::release(const AdapterTicket& ticket) {
   const std::lock_guard lock(mutex_);
   const std::optional<std::int32_t> slot = tiers_.release(ticket.id, ticket.place);
   if (slot) by_slot_[static_cast<std::size_t>(*slot)] = nullptr;
+  forget_evicted();
+  tell();
+}
+
+void AdapterStore::forget(const AdapterKey& key) {
+  const std::lock_guard lock(mutex_);
+  tiers_.forget(key);
+  forget_evicted();
   tell();
 }
 

@@ -53,6 +53,8 @@ class AdapterStore {
 
   // Any thread.
   AdapterVersion version(const AdapterKey& key) const { return reader_.version(key); }
+  // Its memory is given back as soon as nobody wants or uses it.
+  void forget(const AdapterKey& key);
   AdapterStats stats() const;
 
  private:

@@ -30,8 +30,17 @@ AdapterTiers::Id AdapterTiers::want(const AdapterKey& key, const AdapterVersion&
   }
   CHECK(wanted.wanted.insert(place).second);
   wanted.last_use = ++clock_;
+  wanted.forgotten = false;
   put_back(id);
   return id;
+}
+
+void AdapterTiers::forget(const AdapterKey& key) {
+  for (Id id = 0; id < static_cast<Id>(entries_.size()); ++id) {
+    if (!entry(id).alive || entry(id).key != key) continue;
+    entry(id).forgotten = true;
+    leave_if_forgotten(id);
+  }
 }
 
 AdapterTiers::Id AdapterTiers::add_entry(const AdapterKey& key, std::string name, const AdapterVersion& version) {
@@ -92,6 +101,7 @@ std::optional<std::int32_t> AdapterTiers::release(Id id, const QueuePlace& place
     if (refused_ == std::pair(place, id)) refused_.reset();
   }
   put_back(id);
+  leave_if_forgotten(id);
   drop_if_unused(id);
   return freed_slot;
 }
@@ -209,8 +219,11 @@ void AdapterTiers::load_done(Id id, std::int64_t host_bytes, std::int64_t device
   loaded.host = Tier::kReady;
   ++stats_.loads;
   ++stats_.host_adapters;
+  // Where one was refused room, this one is behind it or will be refused itself: it has kNoRoom from here on.
+  if (refused_) ++num_news_;
   put_back(id);
   if (std::string why = why_never_fits(loaded); !why.empty()) fail(id, {ErrorCode::kAdapterInvalid, std::move(why)});
+  leave_if_forgotten(id);
 }
 
 // On the device, whoever else leaves.
@@ -301,6 +314,7 @@ void AdapterTiers::upload_done(Id id) {
   ++stats_.device_adapters;
   ++num_news_;
   put_back(id);
+  leave_if_forgotten(id);
 }
 
 void AdapterTiers::upload_failed(Id id, Error error) {
@@ -312,6 +326,14 @@ void AdapterTiers::upload_failed(Id id, Error error) {
   failed.uploading = false;
   free_slots_.push_back(std::exchange(failed.slot, -1));
   fail(id, std::move(error));
+}
+
+// What still moves leaves when it has arrived.
+void AdapterTiers::leave_if_forgotten(Id id) {
+  const Entry& left = entry(id);
+  if (!left.forgotten || !left.wanted.empty() || !left.pinned.empty()) return;
+  if (left.host == Tier::kReady && !left.uploading) evict_host(id);
+  if (left.device == Tier::kReady) evict_device(id);
 }
 
 void AdapterTiers::drop_if_unused(Id id) {

@@ -47,6 +47,9 @@ class AdapterTiers {
   std::optional<std::int32_t> pin(Id id, const QueuePlace& place);
   // A pin that is never released. From now on others can have what it leaves, or fail.
   void keep(Id id);
+  // What lies in memory of it, whatever its version, leaves as soon as nobody wants or uses it, and is not kept for the
+  // next request. A new want() of the same version keeps it after all.
+  void forget(const AdapterKey& key);
   // The slot whose last pin this was, if it was one.
   std::optional<std::int32_t> release(Id id, const QueuePlace& place);
 
@@ -78,6 +81,7 @@ class AdapterTiers {
     std::set<QueuePlace> wanted, pinned;
     Tier host = Tier::kAbsent, device = Tier::kAbsent;
     bool uploading = false;
+    bool forgotten = false;
     std::optional<Error> error;
     std::int64_t host_bytes = 0, host_offset = 0;  // bytes: an estimate until it is loaded
     std::int64_t device_bytes = 0, device_offset = 0;
@@ -102,6 +106,7 @@ class AdapterTiers {
   void evict_host(Id id);
   void evict_device(Id id);
   void fail(Id id, Error error);
+  void leave_if_forgotten(Id id);
   void drop_if_unused(Id id);
 
   AdapterTierOptions options_;

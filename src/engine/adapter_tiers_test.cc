@@ -163,6 +163,85 @@ TEST(AdapterTiers, AFailedUploadGivesItsRoomBack) {
   EXPECT_TRUE(tiers.pin(again, place(2)).has_value());
 }
 
+TEST(AdapterTiers, WhatIsForgottenLeavesWithItsLastUser) {
+  AdapterTiers tiers({.device_bytes = 9 * kUnit, .host_bytes = 9 * kUnit});
+  const auto id = tiers.want({.id = "a"}, version(2), place(1));
+  tiers.want({.id = "b"}, version(1), place(2));
+  settle(tiers);
+  ASSERT_TRUE(tiers.pin(id, place(1)).has_value());
+  tiers.forget({.id = "a"});
+  EXPECT_EQ(tiers.state(id), TierState::kInUse);
+  EXPECT_EQ(tiers.stats().device_bytes, 3 * kUnit);
+  EXPECT_TRUE(tiers.take_evicted().empty());
+  tiers.release(id, place(1));
+  EXPECT_EQ(tiers.take_evicted().size(), 2U) << "from host and device";
+  EXPECT_EQ(tiers.stats().device_bytes, kUnit) << "the other one's";
+  EXPECT_EQ(tiers.stats().host_bytes, kUnit);
+}
+
+TEST(AdapterTiers, WhatIsForgottenAndUnusedLeavesAtOnceInEachOfItsVersions) {
+  AdapterTiers tiers({.device_bytes = 9 * kUnit, .host_bytes = 9 * kUnit});
+  for (const std::uint64_t signature : {1U, 2U}) {
+    const auto id = tiers.want({.id = "a"}, version(2, signature), place(1));
+    settle(tiers);
+    tiers.release(id, place(1));
+  }
+  EXPECT_EQ(tiers.stats().device_adapters, 2);
+  tiers.forget({.source = "hub", .id = "a"});
+  EXPECT_EQ(tiers.stats().device_adapters, 2) << "another source's";
+  tiers.forget({.id = "a"});
+  EXPECT_EQ(tiers.stats().device_adapters, 0);
+  EXPECT_EQ(tiers.stats().host_bytes, 0);
+}
+
+TEST(AdapterTiers, WhatIsForgottenOnItsWayLeavesWhenItArrives) {
+  AdapterTiers tiers({.device_bytes = 9 * kUnit, .host_bytes = 9 * kUnit});
+  const auto id = tiers.want({.id = "a"}, version(2), place(1));
+  const auto load = tiers.next_load();
+  tiers.release(id, place(1));
+  tiers.forget({.id = "a"});
+  tiers.load_done(load->id, load->num_bytes, load->num_bytes);
+  EXPECT_EQ(tiers.stats().host_bytes, 0);
+  const auto again = tiers.want({.id = "a"}, version(2), place(2));
+  const auto reload = tiers.next_load();
+  tiers.load_done(reload->id, reload->num_bytes, reload->num_bytes);
+  const auto upload = tiers.next_upload();
+  tiers.release(again, place(2));
+  tiers.forget({.id = "a"});
+  EXPECT_EQ(tiers.stats().host_bytes, 2 * kUnit) << "the upload reads it";
+  tiers.upload_done(upload->id);
+  EXPECT_EQ(tiers.stats().host_bytes, 0);
+  EXPECT_EQ(tiers.stats().device_bytes, 0);
+}
+
+TEST(AdapterTiers, WhoWantsWhatIsForgottenKeepsIt) {
+  AdapterTiers tiers({.device_bytes = 9 * kUnit, .host_bytes = 9 * kUnit});
+  const auto id = tiers.want({.id = "a"}, version(2), place(1));
+  settle(tiers);
+  ASSERT_TRUE(tiers.pin(id, place(1)).has_value());
+  tiers.forget({.id = "a"});
+  EXPECT_EQ(tiers.want({.id = "a"}, version(2), place(2)), id);
+  tiers.release(id, place(1));
+  tiers.release(id, place(2));
+  EXPECT_EQ(tiers.stats().device_adapters, 1);
+}
+
+TEST(AdapterTiers, TellsWhoArrivesBehindOneThatFoundNoRoom) {
+  AdapterTiers tiers({.device_bytes = 3 * kUnit, .host_bytes = 9 * kUnit});
+  const auto pinned = tiers.want({.id = "pinned"}, version(3), place(1));
+  settle(tiers);
+  ASSERT_TRUE(tiers.pin(pinned, place(1)).has_value());
+  tiers.want({.id = "refused"}, version(1), place(2));
+  settle(tiers);
+  const auto behind = tiers.want({.id = "behind"}, version(1), place(3));
+  EXPECT_EQ(tiers.state(behind), TierState::kMoving);
+  const std::uint64_t before = tiers.num_news();
+  const auto load = tiers.next_load();
+  tiers.load_done(load->id, load->num_bytes, load->num_bytes);
+  EXPECT_EQ(tiers.state(behind), TierState::kNoRoom);
+  EXPECT_GT(tiers.num_news(), before);
+}
+
 // Drives the tiers with random requests and checks them against lists that are walked from end to end.
 class DrawnTrace {
  public:
@@ -173,6 +252,10 @@ class DrawnTrace {
     for (int step = 0; step < 2000 && !requests_.empty(); ++step) act_without_arrivals();
     EXPECT_TRUE(requests_.empty()) << "somebody waits for ever";
     EXPECT_EQ(tiers_.stats().pinned_bytes, 0);
+    for (std::int64_t adapter = 0; adapter < kNumAdapters; ++adapter) tiers_.forget({.id = std::to_string(adapter)});
+    for (int step = 0; step < 100; ++step) move();
+    EXPECT_EQ(tiers_.stats().device_bytes, 0) << "forgotten, and nobody wants it";
+    EXPECT_EQ(tiers_.stats().host_bytes, 0);
   }
 
  private:
@@ -185,6 +268,7 @@ class DrawnTrace {
     AdapterTiers::Move move;
     bool ready = false;
   };
+  static constexpr std::int64_t kNumAdapters = 12;
   static constexpr AdapterTierOptions kOptions{
       .device_bytes = 10 * kUnit, .host_bytes = 24 * kUnit, .max_device_adapters = 4};
 
@@ -194,11 +278,12 @@ class DrawnTrace {
 
   void act() {
     if (below(3) == 0) {
-      const std::int64_t adapter = below(12) * below(12) / 11;
+      const std::int64_t adapter = below(kNumAdapters) * below(kNumAdapters) / (kNumAdapters - 1);
       const QueuePlace at{.priority = static_cast<std::int32_t>(below(2)), .arrival = next_arrival_++};
       const auto id = tiers_.want({.id = std::to_string(adapter)}, version(1 + adapter % 6), at);
       requests_.push_back({.id = id, .place = at});
     }
+    if (below(10) == 0) tiers_.forget({.id = std::to_string(below(kNumAdapters))});
     act_without_arrivals();
   }
 

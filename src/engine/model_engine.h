@@ -81,6 +81,9 @@ class ModelEngine final : public Engine {
   AdapterStats adapter_stats() const override { return adapters_->stats(); }
   bool adapters_arriving() const override { return adapters_->arriving(); }
 
+  // Its memory is given back as soon as nobody wants or uses it. Any thread.
+  void forget_adapter(const AdapterKey& key) { adapters_->forget(key); }
+
   // A pinned adapter that is never released: what it takes counts no more as room for others.
   void keep_adapter(const AdapterTicket& ticket) { adapters_->keep(ticket); }
 

@@ -76,7 +76,7 @@ void AdapterQueue::take_ready(Clock::time_point now, std::int64_t room, Sequence
 }
 
 Offer AdapterQueue::offer(Sequence& sequence, Clock::time_point now, std::optional<Blocked>& blocked) const {
-  if (full(sequence, now)) return Offer::kPass;
+  if (sequence.request.load_only || full(sequence, now)) return Offer::kPass;
   const TierState state = sequence.pin.state();
   if (state == TierState::kNoRoom && !blocked) {
     if (!sequence.no_room_since) sequence.no_room_since = now;

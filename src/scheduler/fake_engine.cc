@@ -374,6 +374,12 @@ void FakeEngine::release_adapter(const AdapterTicket& ticket) {
   run_moves();
 }
 
+void FakeEngine::forget_adapter(const AdapterKey& key) {
+  const std::lock_guard lock(mutex_);
+  tiers_.forget(key);
+  run_moves();
+}
+
 AdapterStats FakeEngine::adapter_stats() const {
   const std::lock_guard lock(mutex_);
   return {.tiers = tiers_.stats()};
@@ -397,6 +403,10 @@ bool FakeEngine::begin_load() {
   const std::string& id = tiers_.key(load->id).id;
   const Weights weights{.id = id, .generation = generations_[id]};
   forget_evicted();
+  if (id.starts_with("missing")) {
+    tiers_.load_failed(load->id, {ErrorCode::kAdapterNotFound, "adapter '" + id + "' not found"});
+    return true;
+  }
   if (on_move_ || id.starts_with("slow")) {
     slow_loads_[load->id] = weights;
   } else {

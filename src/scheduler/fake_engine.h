@@ -61,7 +61,8 @@ class FakeEngine final : public Engine {
   // The final hidden state that it gives such a request.
   std::vector<float> solo_hidden(const Request& request) const;
 
-  // Adapters whose id starts with "slow" load until one of these is called; others are ready at once.
+  // Adapters whose id starts with "slow" load until one of these is called; others are ready at once, but those whose
+  // id starts with "missing" are not there.
   void complete_load(const std::string& id);
   void fail_load(const std::string& id, Error error);
   // Its files are other ones from now on: the next load finds other weights.
@@ -79,6 +80,9 @@ class FakeEngine final : public Engine {
   // the engine.
   void hold_moves(std::int64_t max_loads, std::function<void(const HeldMove&)> on_begin);
   void end_move(const HeldMove& move, std::optional<Error> error);
+
+  // What ModelEngine::forget_adapter does.
+  void forget_adapter(const AdapterKey& key);
 
   // Requests that want or hold an adapter.
   std::int64_t num_pins() const;

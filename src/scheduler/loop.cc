@@ -30,6 +30,10 @@ Scheduler::Loop::Loop(Engine& engine, Wakeup& wakeup, const Tokenizer* tokenizer
 std::optional<Error> Scheduler::Loop::check_request(const Request& request) const {
   const auto refuse = [](std::string message) { return Error{ErrorCode::kValidation, std::move(message)}; };
   const auto prompt_tokens = static_cast<std::int64_t>(request.prompt_ids.size());
+  if (request.load_only) {
+    if (request.adapter && prompt_tokens == 0) return std::nullopt;
+    return refuse("a load has an adapter and no prompt");
+  }
   if (prompt_tokens < 1) return refuse("`inputs` must hold at least one token");
   if (request.embed && request.max_new_tokens != 0) return refuse("an embedding has no new tokens");
   if (!request.embed && request.max_new_tokens < 1) return refuse("`max_new_tokens` must be at least 1");
@@ -173,7 +177,7 @@ void Scheduler::Loop::take_news() {
     sequence.ended = true;
   });
   collect_ended();
-  drop_failed_adapters();
+  end_loads();
   take_ready();
 }
 
@@ -196,9 +200,15 @@ void Scheduler::Loop::end_overdue() {
   collect_ended();
 }
 
-void Scheduler::Loop::drop_failed_adapters() {
+// Those whose adapter failed, and those who wanted no more than that it is in memory.
+void Scheduler::Loop::end_loads() {
   adapter_queue_.for_each([this](Sequence& sequence) {
-    if (sequence.pin.state() == TierState::kFailed) fail(sequence, sequence.pin.error());
+    const TierState state = sequence.pin.state();
+    if (state == TierState::kFailed) {
+      fail(sequence, sequence.pin.error());
+    } else if (sequence.request.load_only && state != TierState::kMoving) {
+      finish(sequence, FinishReason::kLength);
+    }
   });
   collect_ended();
 }

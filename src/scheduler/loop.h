@@ -63,7 +63,7 @@ class Scheduler::Loop {
   // The loop's thread:
   void take_news();
   void end_overdue();
-  void drop_failed_adapters();
+  void end_loads();
   void count_served();
   void take_ready();
   const StepPlan& plan_step();

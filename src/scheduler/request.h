@@ -35,7 +35,7 @@ struct ScoreOptions {
 
 // Checked by server/ before it is submitted: lengths, ranges, tokenization.
 struct Request {
-  std::vector<std::int64_t> prompt_ids;  // at least one
+  std::vector<std::int64_t> prompt_ids;  // at least one, but with `load_only`
   std::int64_t max_new_tokens = 0;       // >= 1, 0 with `embed`; prompt + new <= the served length
   SamplingParams sampling;
   std::optional<AdapterKey> adapter;              // none: the base model
@@ -53,6 +53,9 @@ struct Request {
   // What the answer must look like; null: anything. Shared with other requests and whoever keeps it for the next one.
   std::shared_ptr<const Grammar> grammar = {};
   bool embed = false;  // wants FinishEvent::hidden and no answer
+  // Wants its adapter in memory, read and checked, and nothing else: it has no prompt, runs in no step, and ends once
+  // the adapter is there.
+  bool load_only = false;
 };
 
 enum class FinishReason : std::uint8_t { kLength, kEndOfSequence, kStopSequence };

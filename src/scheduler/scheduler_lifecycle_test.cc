@@ -39,6 +39,70 @@ TEST(SchedulerLifecycle, SlowAdapterDelaysNobodyElse) {
   fixture.expect_all_given_back();
 }
 
+Request load_of(const std::string& adapter) {
+  Request load = with_adapter({}, adapter);
+  load.load_only = true;
+  return load;
+}
+
+TEST(SchedulerLifecycle, ALoadEndsWithItsAdapterAndRunsInNoStep) {
+  Fixture fixture;
+  TestClient quick = fixture.submit(load_of("a"));
+  quick.wait_for_end();
+  ASSERT_TRUE(quick.finish.has_value());
+  EXPECT_EQ(quick.finish->generated_tokens, 0);
+  TestClient slow = fixture.submit(load_of("slow-a"));
+  TestClient failing = fixture.submit(load_of("slow-b"));
+  TestClient cancelled = fixture.submit(load_of("slow-c"));
+  const Request runs = with_adapter(request_of(5, 20), "a");
+  TestClient other = fixture.submit(runs);
+  other.wait_for_end();
+  EXPECT_EQ(other.tokens, fixture.engine.solo_tokens(runs));
+  EXPECT_FALSE(slow.poll());
+  ASSERT_TRUE(eventually([&] { return fixture.engine.num_pins("slow-c") == 1; }));
+  cancelled.cancel();
+  ASSERT_TRUE(eventually([&] { return fixture.engine.num_pins("slow-c") == 0; }));
+  const std::int64_t steps = fixture.scheduler.stats().steps;
+  fixture.engine.complete_load("slow-a");
+  slow.wait_for_end();
+  EXPECT_TRUE(slow.finish.has_value());
+  fixture.engine.fail_load("slow-b", {ErrorCode::kAdapterInvalid, "broken"});
+  failing.wait_for_end();
+  ASSERT_TRUE(failing.error.has_value());
+  EXPECT_EQ(failing.error->message, "broken");
+  EXPECT_EQ(fixture.scheduler.stats().steps, steps);
+  fixture.expect_all_given_back();
+}
+
+TEST(SchedulerLifecycle, ALoadNeedsNoRoomBesideAdaptersThatRun) {
+  Wakeup wakeup;
+  FakeEngine engine(small_engine(), wakeup, {.device_bytes = BytePool::kAlignment, .host_bytes = 1 << 20});
+  Scheduler scheduler(engine, wakeup, nullptr, {});
+  engine.hold();
+  TestClient running(scheduler, with_adapter(request_of(5, 3), "a"));
+  engine.wait_until_held();
+  std::vector<TestClient> loads;
+  for (const char* id : {"b", "c", "d"}) loads.emplace_back(scheduler, load_of(id));
+  engine.allow(1);  // the news are taken between two steps
+  for (TestClient& load : loads) {
+    load.wait_for_end();
+    EXPECT_TRUE(load.finish.has_value());
+  }
+  EXPECT_FALSE(running.poll()) << "its adapter fills the device";
+  engine.resume();
+  running.wait_for_end();
+}
+
+TEST(SchedulerLifecycle, ALoadWithAPromptOrWithoutAdapterIsRefused) {
+  Fixture fixture;
+  Request prompted = load_of("a");
+  prompted.prompt_ids = {1};
+  EXPECT_FALSE(fixture.submit(prompted).accepted());
+  Request base;
+  base.load_only = true;
+  EXPECT_FALSE(fixture.submit(base).accepted());
+}
+
 TEST(SchedulerLifecycle, ReadyAdapterKeepsItsPlaceInTheQueue) {
   EngineInfo info = small_engine();
   info.max_sequences = 1;

@@ -15,6 +15,7 @@
 #include "server/http_server.h"
 #include "server/json.h"
 #include "server/metrics.h"
+#include "server/runtime_adapters.h"
 #include "server/server_options.h"
 #include "server/turn.h"
 
@@ -39,6 +40,7 @@ struct ServerContext {
         services(std::move(server_services)),
         metrics(options.max_input_length, options.max_total_tokens),
         adapters(services.list_adapters),
+        runtime_adapters(options.max_runtime_adapters, services.forget_adapter),
         api_keys(api_key_options(options)),
         grammars(services.tokenizer) {}
 
@@ -46,6 +48,7 @@ struct ServerContext {
   const Services services;
   Metrics metrics;
   AdapterList adapters;
+  RuntimeAdapters runtime_adapters;
   const ApiKeys api_keys;
   GrammarCompiler grammars;
   Turn large_answer_turn;
@@ -72,6 +75,9 @@ void handle_tokenize(ServerContext& context, const JsonCall& call);         // P
 
 void handle_detokenize(ServerContext& context, const JsonCall& call);  // POST /detokenize
 void handle_classify(ServerContext& context, const JsonCall& call);    // POST /classify and /classify_batch
+
+void handle_load_adapter(ServerContext& context, const JsonCall& call);    // POST /v1/load_lora_adapter
+void handle_unload_adapter(ServerContext& context, const JsonCall& call);  // POST /v1/unload_lora_adapter
 
 // GET; `caller` is nobody on routes that are open to all.
 void handle_startup(ServerContext& context, const HttpRequest& request, const ResponseWriter& writer,

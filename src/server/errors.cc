@@ -16,7 +16,7 @@ constexpr const char* kInputPrefix = "Input validation error: ";
 constexpr const char* kGenerationPrefix = "Request failed during generation: ";
 
 // clang-format off
-constexpr std::array<FailureRow, 23> kFailures = {{
+constexpr std::array<FailureRow, 25> kFailures = {{
   // failure                  native: status, error_type, error_code, prefix                                      /v1: status, type, code                            metric
   {Failure::kMalformed,       400, "bad_request",            "malformed_request",      "",                        400, kInvalid,           "",                       "bad_request"},
   {Failure::kTimedOut,        408, "request_timeout",        "request_timeout",        "",                        408, kInvalid,           "request_timeout",        "bad_request"},
@@ -41,6 +41,8 @@ constexpr std::array<FailureRow, 23> kFailures = {{
   {Failure::kTemplate,        422, "template_error",         "template_error",         "Template error: ",        400, kInvalid,           "template_error",         "template"},
   {Failure::kUnavailable,     503, "overloaded",             "unavailable",            "Server is unavailable: ", 503, kServer,            "unavailable",            "overloaded"},
   {Failure::kTimeout,         504, "timeout",                "timeout",                "Request timed out: ",     504, kServer,            "timeout",                "generation"},
+  {Failure::kAdapterLoaded,   422, "validation",             "adapter_already_loaded", kInputPrefix,              400, kInvalid,           "adapter_already_loaded", ""},
+  {Failure::kTooManyAdapters, 422, "validation",             "too_many_adapters",      kInputPrefix,              400, kInvalid,           "too_many_adapters",      ""},
 }};
 // clang-format on
 

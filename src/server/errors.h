@@ -37,6 +37,9 @@ enum class Failure : std::uint8_t {
   kTemplate,
   kUnavailable,
   kTimeout,
+  // Of names for adapters, /v1/load_lora_adapter.
+  kAdapterLoaded,    // the name is taken
+  kTooManyAdapters,  // limit of names
 };
 
 // Native routes answer LoRAX's ErrorResponse, /v1 routes OpenAI's error object.

@@ -5,6 +5,8 @@
 #include <atomic>
 #include <random>
 
+#include "server/adapter_names.h"
+
 namespace shoal {
 
 namespace {
@@ -54,7 +56,8 @@ struct Drive {
   ApiError named_error(const Error& error) const {
     ApiError named = to_api_error(error);
     const bool of_adapter = error.code == ErrorCode::kAdapterNotFound || error.code == ErrorCode::kAdapterInvalid;
-    if (of_adapter && info.adapter && !named.message.starts_with("adapter ")) {
+    const bool is_named = named.message.starts_with("adapter ") && !info.adapter_has_name;
+    if (of_adapter && info.adapter && !is_named) {
       named.message = fmt::format("adapter '{}': {}", info.adapter->id, named.message);
     }
     return named;
@@ -77,7 +80,10 @@ struct Drive {
   }
 
   // The stream holds the callback that holds this: let go, or neither is freed.
-  void end() { stream.reset(); }
+  void end() {
+    stream.reset();
+    leases.clear();
+  }
 
   void observe_token() {
     const auto now = Clock::now();
@@ -95,6 +101,7 @@ struct Drive {
   const GenerationSink sink;
   const Counts counts;
   std::shared_ptr<EventStream> stream;
+  std::vector<AdapterLease> leases;
   std::atomic<bool> posted{false};  // a pump is on its way
   std::int64_t num_tokens = 0;
   Clock::time_point last_token;
@@ -128,12 +135,14 @@ Parsed<std::vector<PreparedRequest>> prepare_prompts(ServerContext& context, con
     if (auto* error = std::get_if<ApiError>(&prepared)) return *error;
     auto& ready = std::get<PreparedRequest>(prepared);
     ready.request.tenant = ready.request.cache_salt = call.caller.tenant;
+    // What may not be used is told where the adapter's absence would be: at the same point of the answer, in the same
+    // words.
+    if (auto error = resolve_adapter_names(context, call.caller, ready)) return *error;
     if (ready.request.adapter && ready.request.adapter->source == "hub") {
       const std::string token = parameters.api_token.value_or("");
       ready.request.adapter->api_token = token.empty() ? hub_token_of(context.api_keys, call.request) : token;
     }
-    // Told where the adapter's absence would be: at the same point of the answer, in the same words.
-    if (ready.request.adapter) ready.forbidden_id = call.caller.forbidden_id(*ready.request.adapter);
+    if (ready.request.adapter && ready.leases.empty()) context.runtime_adapters.note_direct_use(*ready.request.adapter);
     ready.grammar = parameters.grammar;
     ready.info.received = call.received;
     ready.info.validated = Clock::now();
@@ -168,6 +177,7 @@ std::shared_ptr<Drive> submit(ServerContext& context, const ResponseWriter& writ
   auto submitted = context.services.scheduler.submit(std::move(prepared.request), on_event);
   if (!submitted.ok()) return turn_away(to_api_error(submitted.error()));
   drive->stream = std::move(submitted.value());
+  drive->leases = std::move(prepared.leases);
   return drive;
 }
 

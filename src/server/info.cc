@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "server/adapter_names.h"
 #include "server/context.h"
 #include "server/http_format.h"
 
@@ -16,13 +17,14 @@ void send_json(const ResponseWriter& writer, const OutputJson& json) {
   writer.send(200, {{"content-type", "application/json"}}, to_text(json));
 }
 
-OutputJson model_json(const ServerContext& context, const std::string& id) {
+OutputJson model_json(const ServerContext& context, const std::string& id, const std::string& root = "") {
   OutputJson json;
   json["id"] = id;
   json["object"] = "model";
   json["created"] = 0;
   json["owned_by"] = "shoal";
   if (id != context.services.model_id) json["parent"] = context.services.model_id;
+  if (!root.empty()) json["root"] = root;
   return json;
 }
 
@@ -31,6 +33,20 @@ std::vector<std::string> usable_adapters(ServerContext& context, const Caller& c
   std::vector<std::string> ids = context.adapters.ids();
   std::erase_if(ids, [&](const std::string& id) { return !caller.may_use({.source = "local", .id = id}); });
   return ids;
+}
+
+// The base model, what lies in the adapter folder, and what was loaded under a name: with `root`, its path.
+OutputJson models_json(ServerContext& context, const Caller& caller) {
+  OutputJson models = OutputJson::array({model_json(context, context.services.model_id)});
+  const auto names = usable_names(context, caller);
+  const auto is_name = [&](const std::string& id) {
+    return std::any_of(names.begin(), names.end(), [&](const auto& each) { return each.first == id; });
+  };
+  for (const std::string& id : usable_adapters(context, caller)) {
+    if (!is_name(id)) models.push_back(model_json(context, id));
+  }
+  for (const auto& [name, target] : names) models.push_back(model_json(context, name, path_of(context, target)));
+  return models;
 }
 
 // LoRAX names dtypes as torch does.
@@ -113,22 +129,19 @@ void handle_metrics(ServerContext& context, const HttpRequest& request, const Re
 
 void handle_models(ServerContext& context, const HttpRequest& /*request*/, const ResponseWriter& writer,
                    const Caller& caller) {
-  OutputJson data = OutputJson::array({model_json(context, context.services.model_id)});
-  for (const std::string& id : usable_adapters(context, caller)) data.push_back(model_json(context, id));
   OutputJson json;
   json["object"] = "list";
-  json["data"] = std::move(data);
+  json["data"] = models_json(context, caller);
   send_json(writer, json);
 }
 
 void handle_model(ServerContext& context, const HttpRequest& request, const ResponseWriter& writer,
                   const Caller& caller) {
   const std::string id = percent_decode(request.path.substr(std::string_view("/v1/models/").size()));
-  const std::vector<std::string> adapters = usable_adapters(context, caller);
-  const bool known =
-      id == context.services.model_id || std::find(adapters.begin(), adapters.end(), id) != adapters.end();
-  if (known) {
-    send_json(writer, model_json(context, id));
+  const OutputJson models = models_json(context, caller);
+  const auto found = std::find_if(models.begin(), models.end(), [&](const auto& each) { return each["id"] == id; });
+  if (found != models.end()) {
+    send_json(writer, *found);
   } else {
     send_error(writer,
                {.failure = Failure::kModelNotFound, .message = fmt::format("no model '{}'", id), .param = "model"},

@@ -23,7 +23,7 @@ struct Route {
   bool open;  // needs no API key
 };
 
-constexpr std::array<Route, 21> kRoutes = {{
+constexpr std::array<Route, 23> kRoutes = {{
     {"/", handle_health, handle_compat_generate, false},
     {"/invocations", nullptr, handle_compat_generate, false},
     {"/generate", nullptr, handle_generate, false},
@@ -38,6 +38,8 @@ constexpr std::array<Route, 21> kRoutes = {{
     {"/classify_batch", nullptr, handle_classify, false},
     {"/v1/models", handle_models, nullptr, false},
     {"/v1/models/", handle_model, nullptr, false},
+    {"/v1/load_lora_adapter", nullptr, handle_load_adapter, false},
+    {"/v1/unload_lora_adapter", nullptr, handle_unload_adapter, false},
     {"/health", handle_health, nullptr, true},
     {"/ping", handle_ping, nullptr, true},
     {"/startup", handle_startup, nullptr, false},

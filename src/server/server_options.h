@@ -40,6 +40,7 @@ struct ServerOptions {
   std::string access_log;                     // file of a JSON line an answer, "-" for stdout; "": none
   std::string default_adapter_source = "local";
   std::vector<std::string> adapter_sources = {"local"};  // those that are served
+  std::int64_t max_runtime_adapters = 1024;              // names that one tenant may load; 0: the routes are not served
   std::int64_t max_concurrent_requests = 1024;           // shown by /info; the scheduler enforces it
   std::int64_t max_stop_sequences = 4;
   std::int64_t max_best_of = 2;                          // of the native routes
@@ -58,6 +59,10 @@ struct Services {
   std::string model_id;                                     // as clients name the base model
   std::function<std::vector<std::string>()> list_adapters;  // that can be served; may be empty; any thread
   std::function<AdapterStats()> adapter_stats;              // may be empty; any thread
+  // What lies at an adapter's source now, zeros for nothing; looks at files. May be empty; any thread.
+  std::function<AdapterVersion(const AdapterKey&)> adapter_version = {};
+  // Its memory is given back as soon as nobody uses it. May be empty; any thread.
+  std::function<void(const AdapterKey&)> forget_adapter = {};
 };
 
 }  // namespace shoal

@@ -81,24 +81,33 @@ class TestService {
                    .request_timeout = sizes.request_timeout,
                    .max_total_tokens = 1024,
                    .prefix_caching = sizes.prefix_caching}),
-        server(with_defaults(std::move(options)), Services{.scheduler = scheduler,
-                                                           .tokenizer = *tokenizer_,
-                                                           .chat_template = &chat_template_,
-                                                           .engine = engine.info(),
-                                                           .model_id = "test/base",
-                                                           .list_adapters =
-                                                               [this] {
-                                                                 ++num_lists;
-                                                                 return std::vector<std::string>{"alpha", "org/beta"};
-                                                               },
-                                                           .adapter_stats =
-                                                               [] {
-                                                                 AdapterStats stats;
-                                                                 stats.tiers.device_adapters = 3;
-                                                                 stats.tiers.host_bytes = 512;
-                                                                 stats.load_seconds = 0.25;
-                                                                 return stats;
-                                                               }}) {}
+        server(with_defaults(std::move(options)),
+               Services{.scheduler = scheduler,
+                        .tokenizer = *tokenizer_,
+                        .chat_template = &chat_template_,
+                        .engine = engine.info(),
+                        .model_id = "test/base",
+                        .list_adapters =
+                            [this] {
+                              ++num_lists;
+                              return std::vector<std::string>{"alpha", "org/beta"};
+                            },
+                        .adapter_stats =
+                            [] {
+                              AdapterStats stats;
+                              stats.tiers.device_adapters = 3;
+                              stats.tiers.host_bytes = 512;
+                              stats.load_seconds = 0.25;
+                              return stats;
+                            },
+                        .adapter_version =
+                            [](const AdapterKey& key) {
+                              AdapterVersion version;
+                              if (key.id == "alpha") version.signature = 1;
+                              if (key.id == "org/beta") version.signature = 2;
+                              return version;
+                            },
+                        .forget_adapter = [this](const AdapterKey& key) { engine.forget_adapter(key); }}) {}
 
   std::int32_t port() const { return server.port(); }
 

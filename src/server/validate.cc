@@ -14,7 +14,6 @@ namespace {
 // Below this a distribution is its argmax in float32 anyway, and dividing by it only makes infinities.
 constexpr float kGreedyTemperature = 1e-5F;
 constexpr std::size_t kMaxAdapterIdBytes = 512;
-constexpr const char* kBaseModelId = "__base_model__";
 constexpr std::size_t kMaxTokenBytes = 1024;
 constexpr std::int32_t kMaxChoices = 128;
 constexpr std::size_t kMaxLogitBiases = 1024;
@@ -31,16 +30,6 @@ std::string source_of(const GenerateParameters& parameters, const ServerOptions&
   return lower_case(parameters.adapter_source.value_or(options.default_adapter_source));
 }
 
-std::optional<ApiError> check_id(const std::string& id, const char* field) {
-  if (id.size() > kMaxAdapterIdBytes) {
-    return invalid(field, fmt::format("`{}` must be at most {} bytes long", field, kMaxAdapterIdBytes));
-  }
-  if (std::any_of(id.begin(), id.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; })) {
-    return invalid(field, fmt::format("`{}` must not hold control characters", field));
-  }
-  return std::nullopt;
-}
-
 std::optional<ApiError> check_merged(const GenerateParameters& parameters) {
   constexpr const char* kIds = "merged_adapters.ids";
   if (parameters.adapter_id) {
@@ -52,7 +41,7 @@ std::optional<ApiError> check_merged(const GenerateParameters& parameters) {
     if (id.empty() || id == kBaseModelId) {
       return invalid(kIds, fmt::format("`{}` must not name the base model, given: '{}'", kIds, id));
     }
-    if (auto error = check_id(id, kIds)) return error;
+    if (auto error = check_adapter_id(id, kIds)) return error;
   }
   return std::nullopt;
 }
@@ -65,21 +54,10 @@ std::optional<ApiError> check_adapter(const GenerateParameters& parameters, cons
       return invalid("adapter_source", "`adapter_source` needs an `adapter_id`");
     }
     if (!names_adapter(parameters)) return std::nullopt;
-    if (auto error = check_id(*parameters.adapter_id, "adapter_id")) return error;
+    if (auto error = check_adapter_id(*parameters.adapter_id, "adapter_id")) return error;
   }
-  const std::string token = parameters.api_token.value_or("");
-  if (token.size() > kMaxTokenBytes ||
-      std::any_of(token.begin(), token.end(), [](char c) { return c <= 0x20 || c >= 0x7f; })) {
-    return invalid("api_token", fmt::format("`api_token` must be at most {} visible ASCII characters", kMaxTokenBytes));
-  }
-  const std::string source = source_of(parameters, options);
-  const auto& served = options.adapter_sources;
-  if (std::find(served.begin(), served.end(), source) == served.end()) {
-    return ApiError{.failure = Failure::kAdapterInvalid,
-                    .message = fmt::format("adapter source '{}' is not served here", source),
-                    .param = "adapter_source"};
-  }
-  return std::nullopt;
+  if (auto error = check_api_token(parameters.api_token.value_or(""))) return error;
+  return check_adapter_source(source_of(parameters, options), options, "adapter_source");
 }
 
 // The adapter of a request that names one, or several to be merged. One of full weight is itself.
@@ -238,6 +216,33 @@ ScoreOptions make_scores(const GenerateParameters& p) {
 }
 
 }  // namespace
+
+std::optional<ApiError> check_adapter_id(const std::string& id, const char* field) {
+  if (id.size() > kMaxAdapterIdBytes) {
+    return invalid(field, fmt::format("`{}` must be at most {} bytes long", field, kMaxAdapterIdBytes));
+  }
+  if (std::any_of(id.begin(), id.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; })) {
+    return invalid(field, fmt::format("`{}` must not hold control characters", field));
+  }
+  return std::nullopt;
+}
+
+std::optional<ApiError> check_api_token(const std::string& token) {
+  if (token.size() > kMaxTokenBytes ||
+      std::any_of(token.begin(), token.end(), [](char c) { return c <= 0x20 || c >= 0x7f; })) {
+    return invalid("api_token", fmt::format("`api_token` must be at most {} visible ASCII characters", kMaxTokenBytes));
+  }
+  return std::nullopt;
+}
+
+std::optional<ApiError> check_adapter_source(const std::string& source, const ServerOptions& options,
+                                             const char* field) {
+  const auto& served = options.adapter_sources;
+  if (std::find(served.begin(), served.end(), source) != served.end()) return std::nullopt;
+  return ApiError{.failure = Failure::kAdapterInvalid,
+                  .message = fmt::format("adapter source '{}' is not served here", source),
+                  .param = field};
+}
 
 std::optional<ApiError> check_values(const GenerateParameters& parameters, const ServerOptions& options) {
   if (auto error = check_best_of(parameters, options)) return error;

@@ -11,6 +11,7 @@
 
 #include "scheduler/request.h"
 #include "server/parse_request.h"
+#include "server/runtime_adapters.h"
 #include "server/server_options.h"
 
 namespace shoal {
@@ -25,6 +26,7 @@ struct GenerationInfo {
   std::optional<std::uint64_t> seed;  // only of a request that samples
   std::optional<AdapterKey> adapter;
   std::vector<std::int64_t> prompt_ids = {};  // where the answer tells their scores
+  bool adapter_has_name = false;              // `adapter` is as it was loaded at run time, not as its source calls it
 };
 
 struct PreparedRequest {
@@ -32,7 +34,17 @@ struct PreparedRequest {
   std::optional<AnswerGrammar> grammar;  // not compiled yet
   GenerationInfo info;
   std::optional<std::string> forbidden_id = {};  // an adapter that whoever asks for it may not use
+  std::vector<AdapterLease> leases = {};         // on what names of run-time adapters stand for
 };
+
+// What stands for the base model beside its own id, as in LoRAX.
+inline constexpr const char* kBaseModelId = "__base_model__";
+
+// Of what names an adapter, in `field`.
+std::optional<ApiError> check_adapter_id(const std::string& id, const char* field);
+std::optional<ApiError> check_api_token(const std::string& token);
+std::optional<ApiError> check_adapter_source(const std::string& source, const ServerOptions& options,
+                                             const char* field);
 
 // Everything that needs no tokens: adapter, ranges, counts.
 std::optional<ApiError> check_values(const GenerateParameters& parameters, const ServerOptions& options);

@@ -32,11 +32,12 @@ def free_port() -> int:
 class Server:
     """A running `shoal serve`."""
 
-    def __init__(self, folder: Path, *flags: str, env: dict | None = None):
+    def __init__(self, folder: Path, *flags: str, env: dict | None = None, adapter_dir: bool = True):
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        command = [str(BINARY), "serve", "--model-id", str(folder / "model"), "--adapter-dir",
-                   str(folder / "adapters"), "--hostname", "127.0.0.1", "--port", str(self.port), *flags]
+        adapters = ["--adapter-dir", str(folder / "adapters")] if adapter_dir else []
+        command = [str(BINARY), "serve", "--model-id", str(folder / "model"), *adapters, "--hostname", "127.0.0.1",
+                   "--port", str(self.port), *flags]
         self.log = open(folder / f"server-{self.port}.log", "w+")
         self.process = subprocess.Popen(command, stderr=self.log, stdout=self.log, env={**os.environ, **(env or {})})
         self.wait_ready()
