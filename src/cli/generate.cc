@@ -12,6 +12,7 @@
 #include "cli/token_file.h"
 #include "core/log.h"
 #include "scheduler/scheduler.h"
+#include "server/adapter_texts.h"
 #include "text/chat_template.h"
 #include "weights/safetensors.h"
 
@@ -87,15 +88,33 @@ std::vector<Answer> run_requests(Session& session, const Tokenizer* tokenizer, s
   return answers;
 }
 
-std::vector<std::int64_t> encode_prompt(const GenerateOptions& options, const Tokenizer& tokenizer) {
+// The model's texts, or those that the adapter brings. Whichever it is, what the model's tokenizer has may be sampled.
+struct ReadTexts {
+  std::shared_ptr<const Texts> texts;
+  std::int64_t vocab_limit = 0;
+};
+
+ReadTexts read_texts(const GenerateOptions& options, AdapterSource& source) {
+  const std::string& model_dir = options.model.model_id;
+  const auto base = std::make_shared<const Texts>(Tokenizer::load(model_dir),
+                                                  std::make_shared<const ChatTemplate>(ChatTemplate::load(model_dir)));
+  const std::int64_t vocab_limit = base->tokenizer().vocab_size();
+  if (options.adapter_id.empty()) return {.texts = base, .vocab_limit = vocab_limit};
+  AdapterTexts adapters(base, vocab_limit, [&source](const AdapterKey& key) { return source.fetch(key); });
+  AdapterTexts::Found found = adapters.find(AdapterKey{.id = options.adapter_id});
+  if (!found.ok()) throw StartError(fmt::format("adapter {}: {}", options.adapter_id, found.error().message));
+  return {.texts = found.value(), .vocab_limit = vocab_limit};
+}
+
+std::vector<std::int64_t> encode_prompt(const GenerateOptions& options, const Texts& texts) {
+  const Tokenizer& tokenizer = texts.tokenizer();
   if (!options.chat) {
     Result<std::vector<std::int64_t>> ids = tokenizer.encode(*options.prompt, SpecialTokens::kAdd);
     if (!ids.ok()) throw StartError(ids.error().message);
     return ids.value();
   }
-  const ChatTemplate chat_template = ChatTemplate::load(options.model.model_id);
   const nlohmann::json messages = {{{"role", "user"}, {"content", *options.prompt}}};
-  Result<RenderedPrompt> prompt = chat_template.render_prompt(messages.dump(), {}, tokenizer);
+  Result<RenderedPrompt> prompt = texts.chat_template()->render_prompt(messages.dump(), {}, tokenizer);
   if (!prompt.ok()) throw StartError(prompt.error().message);
   Result<std::vector<std::int64_t>> ids =
       tokenizer.encode(prompt.value().text, SpecialTokens::kNone, prompt.value().plain_ranges);
@@ -158,12 +177,13 @@ int run_generate(const GenerateOptions& options) {
   if (options.input) return run_file(options, model);
 
   const bool text = options.prompt.has_value();
-  const std::unique_ptr<Tokenizer> tokenizer = text ? Tokenizer::load(options.model.model_id) : nullptr;
-  const std::vector<std::int64_t> prompt_ids =
-      text ? encode_prompt(options, *tokenizer) : parse_numbers("--token-ids", *options.token_ids);
   PathSource source(options.model.adapter_dir);
+  const ReadTexts read = text ? read_texts(options, source) : ReadTexts();
+  const Tokenizer* tokenizer = text ? &read.texts->tokenizer() : nullptr;
+  const std::vector<std::int64_t> prompt_ids =
+      text ? encode_prompt(options, *read.texts) : parse_numbers("--token-ids", *options.token_ids);
   EngineOptions sizes = sizes_for({prompt_ids}, options.max_new_tokens, model);
-  if (text) sizes.vocab_limit = tokenizer->vocab_size();
+  if (text) sizes.vocab_limit = read.vocab_limit;
   Session session(options.model, source, sizes);
   for (const std::int64_t id : prompt_ids) {
     if (id < session.engine().model_info().vocab) continue;
@@ -173,7 +193,7 @@ int run_generate(const GenerateOptions& options) {
   std::vector<Request> requests;
   requests.push_back(make_request(options, prompt_ids));
   const std::vector<Answer> answers =
-      run_requests(session, tokenizer.get(), std::move(requests), [&](const TokenEvent& token) {
+      run_requests(session, tokenizer, std::move(requests), [&](const TokenEvent& token) {
         if (text) fmt::print("{}", token.delta);
         std::fflush(stdout);
       });

@@ -348,7 +348,8 @@ int run_serve(ServeOptions& options) {
                  .list_adapters = [&adapters] { return adapters.list(); },
                  .adapter_stats = [&engine] { return engine.adapter_stats(); },
                  .adapter_version = [&engine](const AdapterKey& key) { return engine.adapter_version(key); },
-                 .forget_adapter = [&engine](const AdapterKey& key) { engine.forget_adapter(key); }});
+                 .forget_adapter = [&engine](const AdapterKey& key) { engine.forget_adapter(key); },
+                 .adapter_folder = [&source](const AdapterKey& key) { return source.fetch(key); }});
   signals.wait_for_drain();
   drain(server, scheduler);
   sources.stop();

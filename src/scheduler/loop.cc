@@ -67,7 +67,8 @@ Result<std::shared_ptr<EventStream>> Scheduler::Loop::submit(Request request, st
   if (std::optional<Error> error = check_request(request)) return *std::move(error);
   // Shared by scheduler and reader: either may end first.
   auto stream = std::make_shared<EventStream>(std::move(on_event), wakeup_);
-  auto sequence = std::make_unique<Sequence>(std::move(request), stream, tokenizer_, batch_.make_table());
+  const Tokenizer* tokenizer = request.tokenizer != nullptr ? request.tokenizer.get() : tokenizer_;
+  auto sequence = std::make_unique<Sequence>(std::move(request), stream, tokenizer, batch_.make_table());
   if (sequence->request.grammar) {
     Result<GrammarProgress> progress = GrammarProgress::start(*sequence->request.grammar, info_.vocab_size);
     if (!progress.ok()) return progress.error();

@@ -19,6 +19,7 @@
 #include "sampling/sampling_params.h"
 #include "sampling/token_score.h"
 #include "text/grammar.h"
+#include "text/tokenizer.h"
 
 namespace shoal {
 
@@ -53,6 +54,8 @@ struct Request {
   // What the answer must look like; null: anything. Shared with other requests and whoever keeps it for the next one.
   std::shared_ptr<const Grammar> grammar = {};
   bool embed = false;  // wants FinishEvent::hidden and no answer
+  // Makes the answer's text; null: the scheduler's own. Shared with other requests for the adapter that brought it.
+  std::shared_ptr<const Tokenizer> tokenizer = {};
   // Wants its adapter in memory, read and checked, and nothing else: it has no prompt, runs in no step, and ends once
   // the adapter is there.
   bool load_only = false;

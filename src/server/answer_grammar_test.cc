@@ -207,18 +207,22 @@ TEST(GrammarAnswers, ABadGrammarIsRefusedWithItsReasonAndTheServerGoesOn) {
   EXPECT_TRUE(service.comes_to_rest());
 }
 
-TEST(GrammarCompiler, KeepsWhatItCompiledForTheSameTenantAlone) {
-  const auto tokenizer = test::load_tokenizer(test::byte_level_tokenizer());
-  GrammarCompiler compiler(*tokenizer);
-  const auto compile = [&](const std::string& tenant) {
+TEST(GrammarCompiler, KeepsWhatItCompiledForTheSameTenantAndTextsAlone) {
+  const auto make_texts = [] {
+    return std::make_shared<const Texts>(test::load_tokenizer(test::byte_level_tokenizer()), nullptr);
+  };
+  const auto texts = make_texts();
+  GrammarCompiler compiler;
+  const auto compile = [&](const std::string& tenant, const std::shared_ptr<const Texts>& of) {
     std::promise<std::shared_ptr<const Grammar>> promise;
-    compiler.compile({.kind = GrammarKind::kRegex, .text = "a+"}, tenant,
+    compiler.compile({.kind = GrammarKind::kRegex, .text = "a+"}, of, tenant,
                      [&](const GrammarCompiler::Compiled& compiled) { promise.set_value(compiled.value()); });
     return promise.get_future().get();
   };
-  const auto first = compile("one");
-  EXPECT_EQ(compile("one"), first);
-  EXPECT_NE(compile("two"), first);
+  const auto first = compile("one", texts);
+  EXPECT_EQ(compile("one", texts), first);
+  EXPECT_NE(compile("two", texts), first);
+  EXPECT_NE(compile("one", make_texts()), first) << "another vocabulary";
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "server/adapter_texts.h"
 #include "server/caller.h"
 #include "server/errors.h"
 #include "server/grammar_compiler.h"
@@ -17,6 +18,7 @@
 #include "server/metrics.h"
 #include "server/runtime_adapters.h"
 #include "server/server_options.h"
+#include "server/text_reader.h"
 #include "server/turn.h"
 
 namespace shoal {
@@ -34,6 +36,13 @@ class AdapterList {
   std::chrono::steady_clock::time_point read_at_{};  // guarded by mutex_
 };
 
+// What the services hold outlives the server.
+inline std::shared_ptr<const Texts> base_texts(const Services& services) {
+  return std::make_shared<const Texts>(
+      std::shared_ptr<const Tokenizer>(std::shared_ptr<void>(), &services.tokenizer),
+      std::shared_ptr<const ChatTemplate>(std::shared_ptr<void>(), services.chat_template));
+}
+
 struct ServerContext {
   ServerContext(ServerOptions server_options, Services server_services)
       : options(std::move(server_options)),
@@ -42,7 +51,8 @@ struct ServerContext {
         adapters(services.list_adapters),
         runtime_adapters(options.max_runtime_adapters, services.forget_adapter),
         api_keys(api_key_options(options)),
-        grammars(services.tokenizer) {}
+        texts(base_texts(services), services.engine.vocab_size, services.adapter_folder),
+        text_reader(texts) {}
 
   const ServerOptions options;
   const Services services;
@@ -50,6 +60,8 @@ struct ServerContext {
   AdapterList adapters;
   RuntimeAdapters runtime_adapters;
   const ApiKeys api_keys;
+  AdapterTexts texts;
+  TextReader text_reader;
   GrammarCompiler grammars;
   Turn large_answer_turn;
   std::atomic<bool> ready{true};  // false while draining

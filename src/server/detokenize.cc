@@ -1,6 +1,7 @@
 // POST /detokenize: {"tokens": [ids]} -> {"prompt": text}, as vLLM names them. Special tokens are written out.
 #include <fmt/format.h>
 
+#include "server/adapter_names.h"
 #include "server/context.h"
 #include "server/field_reader.h"
 #include "server/parse_request.h"
@@ -39,8 +40,14 @@ void handle_detokenize(ServerContext& context, const JsonCall& call) {
     send_error(call.writer, *error, ApiStyle::kNative);
     return;
   }
+  const auto texts = texts_of(context, call);
+  if (const auto* error = std::get_if<ApiError>(&texts)) {
+    send_error(call.writer, *error, ApiStyle::kNative);
+    return;
+  }
+  const Tokenizer& tokenizer = std::get<std::shared_ptr<const Texts>>(texts)->tokenizer();
   OutputJson json;
-  json["prompt"] = context.services.tokenizer.decode(std::get<std::vector<std::int64_t>>(parsed), SkipSpecial::kNo);
+  json["prompt"] = tokenizer.decode(std::get<std::vector<std::int64_t>>(parsed), SkipSpecial::kNo);
   call.writer.send(200, {{"content-type", "application/json"}}, to_text(json));
 }
 

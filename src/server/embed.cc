@@ -143,7 +143,7 @@ void embed(ServerContext& context, const JsonCall& call, ApiStyle style, EmbedRe
   tokenize.reserve(request.inputs.size());
   for (const CompletionPrompt& input : request.inputs) {
     tokenize.emplace_back(
-        [&context, &input] { return prompt_ids(context.services.tokenizer, input, SpecialTokens::kAdd); });
+        [&input](const Texts& texts) { return prompt_ids(texts.tokenizer(), input, SpecialTokens::kAdd); });
   }
   auto prepared = prepare_prompts(context, call, request.parameters, tokenize);
   if (const auto* error = std::get_if<ApiError>(&prepared)) {

@@ -15,14 +15,15 @@ namespace {
 enum class AnswerForm : std::uint8_t { kObject, kArrayOfOne };
 
 Parsed<PreparedRequest> prepare_native(ServerContext& context, const JsonCall& call, const NativeRequest& native) {
-  auto prepared = prepare_generation(context, call, native.parameters, [&]() -> Parsed<std::vector<std::int64_t>> {
-    if (native.inputs.empty()) {
-      return ApiError{.failure = Failure::kValidation, .message = "`inputs` must not be empty", .param = "inputs"};
-    }
-    auto ids = context.services.tokenizer.encode(native.inputs, SpecialTokens::kAdd);
-    if (!ids.ok()) return to_api_error(ids.error());
-    return std::move(ids.value());
-  });
+  auto prepared = prepare_generation(
+      context, call, native.parameters, [&](const Texts& texts) -> Parsed<std::vector<std::int64_t>> {
+        if (native.inputs.empty()) {
+          return ApiError{.failure = Failure::kValidation, .message = "`inputs` must not be empty", .param = "inputs"};
+        }
+        auto ids = texts.tokenizer().encode(native.inputs, SpecialTokens::kAdd);
+        if (!ids.ok()) return to_api_error(ids.error());
+        return std::move(ids.value());
+      });
   if (auto* ready = std::get_if<PreparedRequest>(&prepared)) {
     ready->info.prompt_characters = count_characters(native.inputs);
   }
@@ -41,8 +42,8 @@ struct NativeState {
   }
 };
 
-NativeExtras extras_of(const ServerContext& context, const GenerateParameters& parameters) {
-  return {.tokenizer = &context.services.tokenizer,
+NativeExtras extras_of(const GenerationInfo& info, const GenerateParameters& parameters) {
+  return {.tokenizer = &info.texts->tokenizer(),
           .alternatives = parameters.return_k_alternatives.value_or(0),
           .top_tokens = parameters.top_n_tokens.value_or(0)};
 }
@@ -100,18 +101,18 @@ void answer_whole(ServerContext& context, const JsonCall& call, NativeRequest na
   state->answer.native = std::move(native);
   state->answer.info = ready.info;
   const GenerateParameters& parameters = state->answer.native.parameters;
-  state->answer.extras = extras_of(context, parameters);
+  state->answer.extras = extras_of(ready.info, parameters);
   state->details = parameters.details || parameters.decoder_input_details;
   if (parameters.decoder_input_details) {
-    state->answer.extras.prefill = native_prefill(context.services.tokenizer, state->answer.info.prompt_ids, {});
+    state->answer.extras.prefill = native_prefill(ready.info.texts->tokenizer(), state->answer.info.prompt_ids, {});
   }
   state->parts.resize(parameters.best_of.value_or(1));
   const ResponseWriter writer = call.writer;
   GroupSink sink;
-  sink.on_token = [&context, state](std::size_t part, const TokenEvent& token) {
+  sink.on_token = [state](std::size_t part, const TokenEvent& token) {
     if (!token.prompt_scores.empty()) {
       state->answer.extras.prefill =
-          native_prefill(context.services.tokenizer, state->answer.info.prompt_ids, token.prompt_scores);
+          native_prefill(*state->answer.extras.tokenizer, state->answer.info.prompt_ids, token.prompt_scores);
     }
     state->parts[part].mean.add(token.logprob);
     if (state->details) state->parts[part].tokens.push_back(token);
@@ -161,7 +162,7 @@ void answer_stream(ServerContext& context, const JsonCall& call, NativeRequest n
   const auto state = std::make_shared<NativeState>();
   state->native = std::move(native);
   state->info = ready.info;
-  state->extras = extras_of(context, state->native.parameters);
+  state->extras = extras_of(state->info, state->native.parameters);
   writer.begin_stream(stream_headers(context, state->info));
   GenerationSink sink;
   sink.on_token = [state, writer](const TokenEvent& token) {

@@ -110,8 +110,7 @@ struct Drive {
 }  // namespace
 
 Parsed<PreparedRequest> prepare_generation(ServerContext& context, const JsonCall& call,
-                                           const GenerateParameters& parameters,
-                                           const std::function<Parsed<std::vector<std::int64_t>>()>& tokenize) {
+                                           const GenerateParameters& parameters, const Tokenize& tokenize) {
   auto prepared = prepare_prompts(context, call, parameters, {tokenize});
   if (auto* error = std::get_if<ApiError>(&prepared)) return std::move(*error);
   return std::move(std::get<std::vector<PreparedRequest>>(prepared).front());
@@ -125,24 +124,27 @@ Parsed<std::vector<PreparedRequest>> prepare_prompts(ServerContext& context, con
     return ApiError{.failure = Failure::kUnavailable, .message = "the server is shutting down", .param = {}};
   }
   if (auto error = check_values(parameters, context.options)) return *error;
+  auto choice = choose_adapter(context, call, parameters);
+  if (auto* error = std::get_if<ApiError>(&choice)) return std::move(*error);
+  const auto& chosen = std::get<ChosenAdapter>(choice);
   const std::uint64_t random_seed = random_u64();
   std::vector<PreparedRequest> all;
   for (const Tokenize& tokenize : prompts) {
-    auto tokens = tokenize();
+    auto tokens = tokenize(*chosen.texts);
     if (auto* error = std::get_if<ApiError>(&tokens)) return *error;
     auto prepared = prepare_request(parameters, std::get<std::vector<std::int64_t>>(std::move(tokens)), context.options,
                                     context.services.engine.vocab_size, random_seed);
     if (auto* error = std::get_if<ApiError>(&prepared)) return *error;
     auto& ready = std::get<PreparedRequest>(prepared);
     ready.request.tenant = ready.request.cache_salt = call.caller.tenant;
-    // What may not be used is told where the adapter's absence would be: at the same point of the answer, in the same
-    // words.
-    if (auto error = resolve_adapter_names(context, call.caller, ready)) return *error;
-    if (ready.request.adapter && ready.request.adapter->source == "hub") {
-      const std::string token = parameters.api_token.value_or("");
-      ready.request.adapter->api_token = token.empty() ? hub_token_of(context.api_keys, call.request) : token;
-    }
-    if (ready.request.adapter && ready.leases.empty()) context.runtime_adapters.note_direct_use(*ready.request.adapter);
+    ready.request.adapter = chosen.key;
+    ready.request.tokenizer = chosen.texts->shared_tokenizer();
+    ready.info.adapter = chosen.shown;
+    ready.info.adapter_has_name = chosen.has_name;
+    ready.info.texts = chosen.texts;
+    ready.leases = chosen.leases;
+    // Told where the adapter's absence would be: at the same point of the answer, in the same words.
+    ready.forbidden_id = chosen.forbidden_id;
     ready.grammar = parameters.grammar;
     ready.info.received = call.received;
     ready.info.validated = Clock::now();
@@ -212,7 +214,7 @@ void with_grammar(ServerContext& context, const ResponseWriter& writer, const Pr
     return;
   }
   context.grammars.compile(
-      prepared.grammar->spec, prepared.request.tenant,
+      prepared.grammar->spec, prepared.info.texts, prepared.request.tenant,
       [writer, go_on = std::move(go_on), field = prepared.grammar->field](const GrammarCompiler::Compiled& compiled) {
         writer.post([go_on, field, compiled] {
           if (compiled.ok()) {

@@ -19,13 +19,15 @@ struct GenerationSink {
   std::function<void(const ApiError&)> on_error;
 };
 
-// Checks the values, tokenizes by `tokenize`, checks lengths. `received` is when the request arrived.
+// A prompt's tokens, by the texts of the request's adapter.
+using Tokenize = std::function<Parsed<std::vector<std::int64_t>>(const Texts& texts)>;
+
+// Checks the values, looks the adapter up, tokenizes by `tokenize`, checks lengths. `received` is when the request
+// arrived.
 Parsed<PreparedRequest> prepare_generation(ServerContext& context, const JsonCall& call,
-                                           const GenerateParameters& parameters,
-                                           const std::function<Parsed<std::vector<std::int64_t>>()>& tokenize);
+                                           const GenerateParameters& parameters, const Tokenize& tokenize);
 
 // The same for several prompts of one call, of which each but the first may be the one at fault.
-using Tokenize = std::function<Parsed<std::vector<std::int64_t>>()>;
 Parsed<std::vector<PreparedRequest>> prepare_prompts(ServerContext& context, const JsonCall& call,
                                                      const GenerateParameters& parameters,
                                                      const std::vector<Tokenize>& prompts);

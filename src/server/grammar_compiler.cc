@@ -16,13 +16,14 @@ GrammarCompiler::~GrammarCompiler() {
   for (std::jthread& thread : threads_) thread.join();
 }
 
-void GrammarCompiler::compile(GrammarSpec spec, const std::string& tenant, Done done) {
+void GrammarCompiler::compile(GrammarSpec spec, std::shared_ptr<const Texts> texts, const std::string& tenant,
+                              Done done) {
   std::shared_ptr<const Grammar> kept;
   {
     const std::lock_guard lock(mutex_);
-    kept = find_kept(spec, tenant);
+    kept = find_kept(spec, texts, tenant);
     if (kept == nullptr && jobs_.size() < kMaxQueued) {
-      jobs_.push_back({.spec = std::move(spec), .tenant = tenant, .done = std::move(done)});
+      jobs_.push_back({.spec = std::move(spec), .texts = std::move(texts), .tenant = tenant, .done = std::move(done)});
       while (threads_.size() < kNumThreads) {
         threads_.emplace_back([this](const std::stop_token& stop) { work(stop); });
       }
@@ -37,9 +38,12 @@ void GrammarCompiler::compile(GrammarSpec spec, const std::string& tenant, Done 
   }
 }
 
-std::shared_ptr<const Grammar> GrammarCompiler::find_kept(const GrammarSpec& spec, const std::string& tenant) {
-  const auto found = std::find_if(kept_.begin(), kept_.end(),
-                                  [&](const Kept& kept) { return kept.tenant == tenant && kept.spec == spec; });
+std::shared_ptr<const Grammar> GrammarCompiler::find_kept(const GrammarSpec& spec,
+                                                          const std::shared_ptr<const Texts>& texts,
+                                                          const std::string& tenant) {
+  const auto found = std::find_if(kept_.begin(), kept_.end(), [&](const Kept& kept) {
+    return kept.tenant == tenant && kept.texts == texts && kept.spec == spec;
+  });
   if (found == kept_.end()) return nullptr;
   kept_.splice(kept_.begin(), kept_, found);
   return found->grammar;
@@ -54,17 +58,15 @@ std::optional<GrammarCompiler::Job> GrammarCompiler::next_job(const std::stop_to
   return job;
 }
 
-const GrammarFactory& GrammarCompiler::factory() {
-  std::call_once(factory_made_, [this] { factory_.emplace(tokenizer_); });
-  return *factory_;
-}
-
 void GrammarCompiler::work(const std::stop_token& stop) {
   while (std::optional<Job> job = next_job(stop)) {
-    const Compiled compiled = factory().compile(job->spec, kLimit);
+    const Compiled compiled = job->texts->grammars().compile(job->spec, kLimit);
     if (compiled.ok()) {
       const std::lock_guard lock(mutex_);
-      kept_.push_front({.spec = std::move(job->spec), .tenant = std::move(job->tenant), .grammar = compiled.value()});
+      kept_.push_front({.spec = std::move(job->spec),
+                        .texts = std::move(job->texts),
+                        .tenant = std::move(job->tenant),
+                        .grammar = compiled.value()});
       if (kept_.size() > kMaxKept) kept_.pop_back();
     }
     job->done(compiled);

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "core/result.h"
+#include "server/texts.h"
 #include "text/grammar.h"
 
 namespace shoal {
@@ -30,36 +31,35 @@ class GrammarCompiler {
   static constexpr std::size_t kMaxKept = 32;  // as many as LoRAX keeps
   static constexpr std::chrono::milliseconds kLimit{5'000};
 
-  // `tokenizer` outlives this.
-  explicit GrammarCompiler(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+  GrammarCompiler() = default;
   ~GrammarCompiler();  // what waits is not compiled any more
   GrammarCompiler(const GrammarCompiler&) = delete;
   GrammarCompiler& operator=(const GrammarCompiler&) = delete;
 
-  // Any thread. `done` is called once, from whichever thread has the result; it must be quick and must not throw.
-  // kValidation: what is wrong with it; kOverloaded: too many wait. Tenants share nothing that is kept.
-  void compile(GrammarSpec spec, const std::string& tenant, Done done);
+  // For answers made by `texts`. Any thread. `done` is called once, from whichever thread has the result; it must be
+  // quick and must not throw. kValidation: what is wrong with it; kOverloaded: too many wait. Tenants share nothing
+  // that is kept.
+  void compile(GrammarSpec spec, std::shared_ptr<const Texts> texts, const std::string& tenant, Done done);
 
  private:
   struct Job {
     GrammarSpec spec;
+    std::shared_ptr<const Texts> texts;
     std::string tenant;
     Done done;
   };
   struct Kept {
     GrammarSpec spec;
+    std::shared_ptr<const Texts> texts;
     std::string tenant;
     std::shared_ptr<const Grammar> grammar;  // shared with the requests that follow it
   };
 
   void work(const std::stop_token& stop);
   std::optional<Job> next_job(const std::stop_token& stop);
-  const GrammarFactory& factory();
-  std::shared_ptr<const Grammar> find_kept(const GrammarSpec& spec, const std::string& tenant);
+  std::shared_ptr<const Grammar> find_kept(const GrammarSpec& spec, const std::shared_ptr<const Texts>& texts,
+                                           const std::string& tenant);
 
-  const Tokenizer& tokenizer_;
-  std::once_flag factory_made_;
-  std::optional<GrammarFactory> factory_;  // made by the first job: most servers see none
   std::mutex mutex_;
   std::condition_variable_any queued_;
   std::deque<Job> jobs_;               // guarded by mutex_, like all below

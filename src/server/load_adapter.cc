@@ -32,14 +32,6 @@ ApiError invalid(std::string param, std::string message) {
   return {.failure = Failure::kValidation, .message = std::move(message), .param = std::move(param)};
 }
 
-// `s3://bucket/folder` is S3's and `/folder` of this machine, whatever the default is.
-AdapterKey parse_path(const std::string& path, const std::string& default_source) {
-  if (path.starts_with("s3://")) return {.source = "s3", .id = path};
-  if (path.starts_with('/')) return {.source = "local", .id = path};
-  AdapterRules::Rule named = AdapterRules::parse_rule(path, default_source);
-  return {.source = std::move(named.source), .id = std::move(named.pattern)};
-}
-
 void require_text(FieldReader& reader, std::optional<ApiError>& error, const char* name, std::string& out) {
   reader.read(name, out, Presence::kRequired);
   if (!error && out.empty()) error = invalid(name, fmt::format("`{}` must not be empty", name));
@@ -60,7 +52,7 @@ Parsed<LoadCall> parse_load(const ServerContext& context, const JsonCall& call) 
   if (auto fault = check_adapter_id(load.path, "lora_path")) return *fault;
   if (auto fault = check_api_token(token.value_or(""))) return *fault;
   load.replace = in_place.value_or(false) ? Replace::kYes : Replace::kNo;
-  load.target = parse_path(load.path, context.options.default_adapter_source);
+  load.target = key_of_path(context, load.path);
   if (auto fault = check_adapter_source(load.target.source, context.options, "lora_path")) return *fault;
   if (load.target.id.empty()) return invalid("lora_path", fmt::format("`lora_path` '{}' names no adapter", load.path));
   if (load.target.source == "hub") {
@@ -138,11 +130,23 @@ void answer(const ResponseWriter& writer, const std::string& text) {
   writer.send(200, {{"content-type", "text/plain; charset=utf-8"}}, text);
 }
 
+ApiError cannot_load(ApiError error, const LoadCall& call) {
+  if (error.failure != Failure::kAdapterNotFound && error.failure != Failure::kAdapterInvalid) return error;
+  error.message = fmt::format("the LoRA adapter '{}' cannot be loaded: {}", call.name, error.message);
+  error.param = "lora_path";
+  return error;
+}
+
 GenerationSink sink_of(ServerContext& context, const ResponseWriter& writer, const std::shared_ptr<Load>& load) {
   GenerationSink sink;
   sink.on_token = [](const TokenEvent&) {};
   sink.on_finish = [&context, writer, load](const FinishEvent&) {
     const LoadCall& call = load->call;
+    if (const auto texts = context.texts.find(call.target); !texts.ok()) {
+      load->lease.reset();
+      send_error(writer, cannot_load(to_api_error(texts.error()), call), ApiStyle::kOpenAi);
+      return;
+    }
     RuntimeAdapter adapter{.target = call.target, .lease = std::exchange(load->lease, nullptr)};
     const auto added = context.runtime_adapters.add(load->tenant, call.name, std::move(adapter), call.replace);
     if (auto error = error_of(context, added, load->tenant, call.name)) {
@@ -153,12 +157,7 @@ GenerationSink sink_of(ServerContext& context, const ResponseWriter& writer, con
   };
   sink.on_error = [writer, load](ApiError error) {
     load->lease.reset();
-    const bool of_adapter = error.failure == Failure::kAdapterNotFound || error.failure == Failure::kAdapterInvalid;
-    if (of_adapter) {
-      error.message = fmt::format("the LoRA adapter '{}' cannot be loaded: {}", load->call.name, error.message);
-      error.param = "lora_path";
-    }
-    send_error(writer, error, ApiStyle::kOpenAi);
+    send_error(writer, cannot_load(std::move(error), load->call), ApiStyle::kOpenAi);
   };
   return sink;
 }

@@ -98,7 +98,7 @@ void send_whole(AnswerState& state) {
     choice["index"] = std::ssize(choices);
     if (part.scores) choice["logprobs"] = part.scores->take();
     if (state.delivery.prompt_logprobs && state.delivery.logprobs_form == LogprobsForm::kCompletion) {
-      choice["prompt_logprobs"] = prompt_logprobs_json(state.context.services.tokenizer, prompt.info.prompt_ids,
+      choice["prompt_logprobs"] = prompt_logprobs_json(prompt.info.texts->tokenizer(), prompt.info.prompt_ids,
                                                        prompt.scores, *state.delivery.prompt_logprobs);
     }
     choices.push_back(std::move(choice));
@@ -107,7 +107,7 @@ void send_whole(AnswerState& state) {
   json["usage"] = openai_usage(sum);
   if (state.delivery.prompt_logprobs && state.delivery.logprobs_form == LogprobsForm::kChat) {
     json["prompt_logprobs"] =
-        prompt_logprobs_json(state.context.services.tokenizer, state.prompts.front().info.prompt_ids,
+        prompt_logprobs_json(state.prompts.front().info.texts->tokenizer(), state.prompts.front().info.prompt_ids,
                              state.prompts.front().scores, *state.delivery.prompt_logprobs);
   }
   state.writer.send(200, answer_headers(state.context, state.prompts.front().info, sum), to_text(json));
@@ -219,7 +219,9 @@ void answer_openai(ServerContext& context, const ResponseWriter& writer, std::ve
   state->parts.resize(requests.size() * delivery.num_candidates);
   for (PartState& part : state->parts) {
     part.form = make_form();
-    if (delivery.logprobs) part.scores.emplace(context.services.tokenizer, delivery.logprobs_form, *delivery.logprobs);
+    // One call asks for one adapter.
+    const Tokenizer& tokenizer = state->prompts.front().info.texts->tokenizer();
+    if (delivery.logprobs) part.scores.emplace(tokenizer, delivery.logprobs_form, *delivery.logprobs);
   }
   start_group(context, writer, std::move(requests), delivery.num_candidates,
               delivery.stream ? stream_sink(state) : whole_sink(state));

@@ -39,14 +39,14 @@ std::string messages_json(const std::vector<ChatMessage>& messages, bool calls_a
   return json + "]";
 }
 
-Parsed<RenderedPrompt> render_chat(const ServerContext& context, const ChatRequest& request, const ToolRequest& tools) {
+Parsed<RenderedPrompt> render_chat(const Texts& texts, const ChatRequest& request, const ToolRequest& tools) {
   if (request.messages.empty()) {
     return ApiError{.failure = Failure::kValidation, .message = "`messages` must not be empty", .param = "messages"};
   }
-  if (context.services.chat_template == nullptr) {
+  if (texts.chat_template() == nullptr) {
     return ApiError{.failure = Failure::kTemplate, .message = "the model has no chat template", .param = {}};
   }
-  const ChatTemplate& chat_template = *context.services.chat_template;
+  const ChatTemplate& chat_template = *texts.chat_template();
   ChatTemplateOptions options;
   if (!tools.json.empty()) options.tools_json = tools.json;
   if (request.guideline) options.extra_variables.emplace_back("guideline", to_text(OutputJson(*request.guideline)));
@@ -56,8 +56,7 @@ Parsed<RenderedPrompt> render_chat(const ServerContext& context, const ChatReque
   const bool knows_tools = chat_template.uses("tools", options);
   std::vector<ChatMessage> messages = request.messages;
   messages.back().content += tool_instruction(tools, knows_tools);
-  auto rendered =
-      chat_template.render_prompt(messages_json(messages, !knows_tools), options, context.services.tokenizer);
+  auto rendered = chat_template.render_prompt(messages_json(messages, !knows_tools), options, texts.tokenizer());
   if (!rendered.ok()) return to_api_error(rendered.error());
   return std::move(rendered.value());
 }
@@ -175,15 +174,16 @@ void handle_chat(ServerContext& context, const JsonCall& call) {
   select_model(context, request.model, request.parameters);
   std::int64_t prompt_characters = 0;
   // The template states its own special tokens: the tokenizer adds none, and those that a message spells stay text.
-  auto prepared = prepare_generation(context, call, request.parameters, [&]() -> Parsed<std::vector<std::int64_t>> {
-    auto rendered = render_chat(context, request, tools);
-    if (auto* fault = std::get_if<ApiError>(&rendered)) return *fault;
-    const auto& prompt = std::get<RenderedPrompt>(rendered);
-    prompt_characters = count_characters(prompt.text);
-    auto ids = context.services.tokenizer.encode(prompt.text, SpecialTokens::kNone, prompt.plain_ranges);
-    if (!ids.ok()) return to_api_error(ids.error());
-    return std::move(ids.value());
-  });
+  auto prepared = prepare_generation(
+      context, call, request.parameters, [&](const Texts& texts) -> Parsed<std::vector<std::int64_t>> {
+        auto rendered = render_chat(texts, request, tools);
+        if (auto* fault = std::get_if<ApiError>(&rendered)) return *fault;
+        const auto& prompt = std::get<RenderedPrompt>(rendered);
+        prompt_characters = count_characters(prompt.text);
+        auto ids = texts.tokenizer().encode(prompt.text, SpecialTokens::kNone, prompt.plain_ranges);
+        if (!ids.ok()) return to_api_error(ids.error());
+        return std::move(ids.value());
+      });
   if (const auto* refusal = std::get_if<ApiError>(&prepared)) {
     refuse(context, call.writer, *refusal, ApiStyle::kOpenAi);
     return;

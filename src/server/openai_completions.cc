@@ -13,18 +13,18 @@ namespace shoal {
 namespace {
 
 // Token ids of a prompt, with the suffix where there is one: its markers stand in place of special tokens.
-Parsed<std::vector<std::int64_t>> completion_ids(const ServerContext& context, const CompletionPrompt& prompt,
+Parsed<std::vector<std::int64_t>> completion_ids(const Tokenizer& tokenizer, const CompletionPrompt& prompt,
                                                  const std::string& suffix) {
   if (!suffix.empty()) {
-    auto prefix = prompt_ids(context.services.tokenizer, prompt, SpecialTokens::kNone);
+    auto prefix = prompt_ids(tokenizer, prompt, SpecialTokens::kNone);
     if (std::holds_alternative<ApiError>(prefix)) return prefix;
-    return middle_prompt(context.services.tokenizer, std::get<std::vector<std::int64_t>>(prefix), suffix);
+    return middle_prompt(tokenizer, std::get<std::vector<std::int64_t>>(prefix), suffix);
   }
   const auto* text = std::get_if<std::string>(&prompt);
   if (text != nullptr && text->empty()) {
     return ApiError{.failure = Failure::kValidation, .message = "`prompt` must not be empty", .param = "prompt"};
   }
-  return prompt_ids(context.services.tokenizer, prompt, SpecialTokens::kAdd);
+  return prompt_ids(tokenizer, prompt, SpecialTokens::kAdd);
 }
 
 OpenAiForm completion_form() {
@@ -62,7 +62,8 @@ Parsed<std::vector<OpenAiPrompt>> prepare_completion(ServerContext& context, con
   std::vector<Tokenize> tokenize;
   tokenize.reserve(request.prompts.size());
   for (const CompletionPrompt& prompt : request.prompts) {
-    tokenize.emplace_back([&context, &prompt, &request] { return completion_ids(context, prompt, request.suffix); });
+    tokenize.emplace_back(
+        [&prompt, &request](const Texts& texts) { return completion_ids(texts.tokenizer(), prompt, request.suffix); });
   }
   auto prepared = prepare_prompts(context, call, request.parameters, tokenize);
   if (auto* error = std::get_if<ApiError>(&prepared)) return std::move(*error);
@@ -74,7 +75,7 @@ Parsed<std::vector<OpenAiPrompt>> prepare_completion(ServerContext& context, con
     if (request.parameters.return_full_text.value_or(false)) {
       // With a suffix too: the prompt alone, as it was sent.
       prompt.echoed = text != nullptr ? *text
-                                      : context.services.tokenizer.decode(
+                                      : prompt.prepared.info.texts->tokenizer().decode(
                                             std::get<std::vector<std::int64_t>>(request.prompts[i]), SkipSpecial::kNo);
     }
     prompts.push_back(std::move(prompt));

@@ -7,6 +7,7 @@
 #include <array>
 
 #include "server/access_log.h"
+#include "server/adapter_names.h"
 #include "server/http_format.h"
 
 namespace shoal {
@@ -105,6 +106,18 @@ void answer_preflight(const ServerContext& context, const ResponseWriter& writer
               "");
 }
 
+// A call that waits until the files of its adapter's texts were read.
+struct HeldCall {
+  HttpRequest request;
+  InputJson body;
+  std::chrono::steady_clock::time_point received;
+  Caller caller;
+
+  JsonCall call(const ResponseWriter& writer) const {
+    return {.request = request, .body = body, .writer = writer, .received = received, .caller = caller};
+  }
+};
+
 void route_post(ServerContext& context, const Route& entry, const HttpRequest& request, const ResponseWriter& writer,
                 const Caller& caller) {
   const auto received = std::chrono::steady_clock::now();
@@ -117,16 +130,24 @@ void route_post(ServerContext& context, const Route& entry, const HttpRequest& r
     fail(Failure::kMediaType, "expected a request with `content-type: application/json`");
     return;
   }
-  const auto parsed = parse_json(request.body);
+  auto parsed = parse_json(request.body);
   if (const auto* fault = std::get_if<JsonFault>(&parsed)) {
     fail(Failure::kMalformed, "the body is not valid JSON: " + fault->message);
     return;
   }
-  entry.post(context, {.request = request,
-                       .body = std::get<InputJson>(parsed),
-                       .writer = writer,
-                       .received = received,
-                       .caller = caller});
+  auto& body = std::get<InputJson>(parsed);
+  if (const auto adapter = texts_to_read(context, caller, body)) {
+    const auto held = std::make_shared<const HeldCall>(
+        HeldCall{.request = request, .body = std::move(body), .received = received, .caller = caller});
+    const bool waits = context.text_reader.read(*adapter, [&context, writer, post = entry.post, held] {
+      writer.post([&context, writer, post, held] {
+        if (!writer.closed()) post(context, held->call(writer));
+      });
+    });
+    if (!waits) entry.post(context, held->call(writer));
+    return;
+  }
+  entry.post(context, {.request = request, .body = body, .writer = writer, .received = received, .caller = caller});
 }
 
 void name_request(const HttpRequest& request, const ResponseWriter& writer) {

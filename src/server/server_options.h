@@ -63,6 +63,8 @@ struct Services {
   std::function<AdapterVersion(const AdapterKey&)> adapter_version = {};
   // Its memory is given back as soon as nobody uses it. May be empty; any thread.
   std::function<void(const AdapterKey&)> forget_adapter = {};
+  // Where an adapter of the source local lies; looks at the folder alone. May be empty; any thread.
+  std::function<Result<std::filesystem::path>(const AdapterKey&)> adapter_folder = {};
 };
 
 }  // namespace shoal

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <chrono>
+#include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -107,7 +109,8 @@ class TestService {
                               if (key.id == "org/beta") version.signature = 2;
                               return version;
                             },
-                        .forget_adapter = [this](const AdapterKey& key) { engine.forget_adapter(key); }}) {}
+                        .forget_adapter = [this](const AdapterKey& key) { engine.forget_adapter(key); },
+                        .adapter_folder = [this](const AdapterKey& key) { return folder_of(key); }}) {}
 
   std::int32_t port() const { return server.port(); }
 
@@ -132,6 +135,13 @@ class TestService {
   const Tokenizer& tokenizer() const { return *tokenizer_; }
 
  private:
+  Result<std::filesystem::path> folder_of(const AdapterKey& key) const {
+    if (on_look) on_look(key);
+    const std::filesystem::path folder = adapter_root / key.id;
+    if (!adapter_root.empty() && std::filesystem::exists(folder)) return folder;
+    return Error{ErrorCode::kAdapterNotFound, "adapter '" + key.id + "' not found"};
+  }
+
   static std::unique_ptr<Tokenizer> make_tokenizer(const ModelDir& dir) {
     dir.write_json("tokenizer.json", byte_level_tokenizer());
     dir.write("chat_template.jinja",
@@ -153,7 +163,9 @@ class TestService {
 
  public:
   FakeEngine engine;
-  std::atomic<int> num_lists{0};  // look-ups of the adapter folder
+  std::atomic<int> num_lists{0};                   // look-ups of the adapter folder
+  std::function<void(const AdapterKey&)> on_look;  // before a folder of those below is looked at
+  std::filesystem::path adapter_root;  // where adapters' tokenizers and templates lie; set before the first request
 
  private:
   std::unique_ptr<Tokenizer> tokenizer_;

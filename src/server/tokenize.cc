@@ -6,6 +6,7 @@
 #include <iterator>
 #include <span>
 
+#include "server/adapter_names.h"
 #include "server/context.h"
 #include "server/field_reader.h"
 #include "server/parse_request.h"
@@ -22,6 +23,7 @@ constexpr std::size_t kLargeText = std::size_t{4} << 10;              // an answ
 struct TokenizeRequest {
   std::string inputs;
   SpecialTokens add = SpecialTokens::kAdd;
+  std::shared_ptr<const Texts> texts = {};
 };
 
 // A large request while it waits for its turn; the connection holds it, so that it goes with the client.
@@ -63,7 +65,7 @@ std::string tokens_json(std::span<const TokenSpan> tokens) {
 }
 
 void answer(const ServerContext& context, const ResponseWriter& writer, const TokenizeRequest& request) {
-  const auto tokens = context.services.tokenizer.encode_spans(request.inputs, request.add);
+  const auto tokens = request.texts->tokenizer().encode_spans(request.inputs, request.add);
   if (tokens.ok()) {
     const std::string json = tokens_json(tokens.value());
     if (is_large(request)) writer.send_within(context.options.large_answer_limit);  // the reader's time, not ours
@@ -107,6 +109,12 @@ void handle_tokenize(ServerContext& context, const JsonCall& call) {
     return;
   }
   auto& request = std::get<TokenizeRequest>(parsed);
+  auto texts = texts_of(context, call);
+  if (const auto* error = std::get_if<ApiError>(&texts)) {
+    send_error(call.writer, *error, ApiStyle::kNative);
+    return;
+  }
+  request.texts = std::get<std::shared_ptr<const Texts>>(std::move(texts));
   if (is_large(request)) {
     wait_and_answer(context, call.writer, std::move(request));
   } else {

@@ -60,20 +60,6 @@ std::optional<ApiError> check_adapter(const GenerateParameters& parameters, cons
   return check_adapter_source(source_of(parameters, options), options, "adapter_source");
 }
 
-// The adapter of a request that names one, or several to be merged. One of full weight is itself.
-std::optional<AdapterKey> adapter_of(const GenerateParameters& parameters, const ServerOptions& options) {
-  const std::string source = source_of(parameters, options);
-  if (!parameters.merged_adapters) {
-    if (!names_adapter(parameters)) return std::nullopt;
-    return AdapterKey{.source = source, .id = *parameters.adapter_id};
-  }
-  AdapterMerge merge = std::get<AdapterMerge>(make_merge(*parameters.merged_adapters));
-  AdapterKey key{.source = source, .id = fmt::format("{}", fmt::join(merge.ids, ","))};
-  const bool is_itself = merge.ids.size() == 1 && merge.weights[0] == 1.0F && is_sum(merge);
-  if (!is_itself) key.merge = std::move(merge);
-  return key;
-}
-
 // The float is finite and `in_range`.
 template <typename InRange>
 bool out_of_range(const std::optional<float>& value, InRange in_range) {
@@ -265,6 +251,20 @@ std::optional<ApiError> check_values(const GenerateParameters& parameters, const
   return std::nullopt;
 }
 
+std::optional<AdapterKey> adapter_of(const GenerateParameters& parameters, const ServerOptions& options) {
+  const std::string source = source_of(parameters, options);
+  if (!parameters.merged_adapters) {
+    if (!names_adapter(parameters)) return std::nullopt;
+    return AdapterKey{.source = source, .id = *parameters.adapter_id};
+  }
+  AdapterMerge merge = std::get<AdapterMerge>(make_merge(*parameters.merged_adapters));
+  AdapterKey key{.source = source, .id = fmt::format("{}", fmt::join(merge.ids, ","))};
+  // One of full weight is itself.
+  const bool is_itself = merge.ids.size() == 1 && merge.weights[0] == 1.0F && is_sum(merge);
+  if (!is_itself) key.merge = std::move(merge);
+  return key;
+}
+
 Parsed<PreparedRequest> prepare_request(const GenerateParameters& parameters, std::vector<std::int64_t> prompt_ids,
                                         const ServerOptions& options, std::int64_t vocab_size,
                                         std::uint64_t random_seed) {
@@ -319,11 +319,10 @@ Parsed<PreparedRequest> prepare_request(const GenerateParameters& parameters, st
   request.scores = make_scores(parameters);
   if (request.scores.prompt) prepared.info.prompt_ids = request.prompt_ids;
   request.priority = parameters.priority.value_or(0);
-  request.adapter = adapter_of(parameters, options);
+  request.adapter = prepared.info.adapter = adapter_of(parameters, options);
   prepared.info.prompt_tokens = num_prompt_tokens;
   prepared.info.max_new_tokens = max_new_tokens;
   if (!request.sampling.greedy) prepared.info.seed = request.sampling.seed;
-  prepared.info.adapter = request.adapter;
   return prepared;
 }
 

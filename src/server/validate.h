@@ -13,6 +13,7 @@
 #include "server/parse_request.h"
 #include "server/runtime_adapters.h"
 #include "server/server_options.h"
+#include "server/texts.h"
 
 namespace shoal {
 
@@ -27,6 +28,7 @@ struct GenerationInfo {
   std::optional<AdapterKey> adapter;
   std::vector<std::int64_t> prompt_ids = {};  // where the answer tells their scores
   bool adapter_has_name = false;              // `adapter` is as it was loaded at run time, not as its source calls it
+  std::shared_ptr<const Texts> texts = {};    // that made the prompt's tokens and make the answer's text
 };
 
 struct PreparedRequest {
@@ -49,8 +51,12 @@ std::optional<ApiError> check_adapter_source(const std::string& source, const Se
 // Everything that needs no tokens: adapter, ranges, counts.
 std::optional<ApiError> check_values(const GenerateParameters& parameters, const ServerOptions& options);
 
-// Truncates, checks lengths and fills the request. `parameters` have passed check_values; `random_seed` is used when
-// they name none.
+// The adapter of a request that names one, or several to be merged, as it names them. `parameters` have passed
+// check_values.
+std::optional<AdapterKey> adapter_of(const GenerateParameters& parameters, const ServerOptions& options);
+
+// Truncates, checks lengths and fills the request, with its adapter as it is named. `parameters` have passed
+// check_values; `random_seed` is used when they name none.
 Parsed<PreparedRequest> prepare_request(const GenerateParameters& parameters, std::vector<std::int64_t> prompt_ids,
                                         const ServerOptions& options, std::int64_t vocab_size,
                                         std::uint64_t random_seed);

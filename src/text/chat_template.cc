@@ -69,7 +69,12 @@ ChatTemplate::ChatTemplate(ChatTemplate&&) noexcept = default;
 ChatTemplate& ChatTemplate::operator=(ChatTemplate&&) noexcept = default;
 ChatTemplate::~ChatTemplate() = default;
 
-ChatTemplate ChatTemplate::load(const std::filesystem::path& model_dir, const std::filesystem::path& tokenizer_config) {
+void ChatTemplate::add_missing_token(const std::string& name, const std::string& text) {
+  if (!text.empty()) special_tokens_.emplace(name, text);
+}
+
+ChatTemplate ChatTemplate::load(const std::filesystem::path& model_dir, const std::filesystem::path& tokenizer_config,
+                                Named others) {
   ChatTemplate result;
   const TokenizerConfig config =
       tokenizer_config.empty() ? TokenizerConfig::read(model_dir) : TokenizerConfig::read_file(tokenizer_config);
@@ -94,8 +99,10 @@ ChatTemplate ChatTemplate::load(const std::filesystem::path& model_dir, const st
     if (const auto source = read_text_file(file, kMaxTemplateBytes)) result.add(name, *source, file.string());
   };
   add_file("default", model_dir / "chat_template.jinja");
+  std::filesystem::directory_iterator other_files;
   std::error_code no_folder;
-  for (const auto& file : std::filesystem::directory_iterator(model_dir / "additional_chat_templates", no_folder)) {
+  if (others == Named::kRead) other_files = {model_dir / "additional_chat_templates", no_folder};
+  for (const auto& file : other_files) {
     if (file.path().extension() == ".jinja") add_file(file.path().stem().string(), file.path());
   }
   if (result.has_template()) return result;

@@ -1,6 +1,7 @@
 // ChatTemplate: messages to one prompt text, as a model's Jinja template states it. Used by server and cli.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -30,15 +31,20 @@ struct ChatTemplateOptions {
 // Safe to use from several threads at once.
 class ChatTemplate final {
  public:
+  enum class Named : std::uint8_t { kRead, kIgnored };  // whether the folder additional_chat_templates is looked into
+
   // Reads chat_template.jinja and additional_chat_templates/*.jinja, else chat_template.json, else the `chat_template`
   // of tokenizer_config.json (a text or a list of named ones). A template that does not parse is logged and makes
   // render() fail. `tokenizer_config`: a file to read in place of tokenizer_config.json; its template then wins.
-  static ChatTemplate load(const std::filesystem::path& model_dir, const std::filesystem::path& tokenizer_config = {});
+  static ChatTemplate load(const std::filesystem::path& model_dir, const std::filesystem::path& tokenizer_config = {},
+                           Named named = Named::kRead);
   ChatTemplate(ChatTemplate&&) noexcept;
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
   ~ChatTemplate();
 
   bool has_template() const { return !templates_.empty(); }
+  // Where the files name no such token ("bos_token"); "" is none.
+  void add_missing_token(const std::string& name, const std::string& text);
   // Whether the template that these options choose reads a variable, such as `tools`.
   bool uses(std::string_view variable, const ChatTemplateOptions& options = {}) const;
 

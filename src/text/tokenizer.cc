@@ -71,7 +71,7 @@ Error encode_error(std::int32_t code, const Buffer& error) {
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> Tokenizer::load(const std::filesystem::path& model_dir) {
+std::unique_ptr<Tokenizer> Tokenizer::load(const std::filesystem::path& model_dir, const Tokenizer* base) {
   const std::string json = read_tokenizer_json(model_dir);
   const TokenizerConfig config = TokenizerConfig::read(model_dir);
   std::vector<AddedToken> added = added_tokens(config);
@@ -104,14 +104,26 @@ std::unique_ptr<Tokenizer> Tokenizer::load(const std::filesystem::path& model_di
     }
   }
 
-  tokenizer->bos_token_ = config.special_token("bos_token");
-  tokenizer->eos_token_ = config.special_token("eos_token");
-  tokenizer->eos_ids_ = configured_eos_ids(model_dir);
-  if (const auto id = tokenizer->token_id(tokenizer->eos_token_)) tokenizer->eos_ids_.push_back(*id);
-  std::sort(tokenizer->eos_ids_.begin(), tokenizer->eos_ids_.end());
-  const auto repeated = std::unique(tokenizer->eos_ids_.begin(), tokenizer->eos_ids_.end());
-  tokenizer->eos_ids_.erase(repeated, tokenizer->eos_ids_.end());
+  tokenizer->set_ends(config, configured_eos_ids(model_dir), base);
   return tokenizer;
+}
+
+void Tokenizer::set_ends(const TokenizerConfig& config, std::vector<std::int64_t> configured_eos_ids,
+                         const Tokenizer* base) {
+  // A token of the base means something here only where the vocabulary has it.
+  const auto named = [&](const char* name, const std::string& of_base) {
+    std::string token = config.special_token(name);
+    if (token.empty() && token_id(of_base)) token = of_base;
+    return token;
+  };
+  bos_token_ = named("bos_token", base == nullptr ? "" : base->bos_token());
+  eos_token_ = named("eos_token", base == nullptr ? "" : base->eos_token());
+  if (configured_eos_ids.empty() && base != nullptr) configured_eos_ids = base->configured_eos_ids_;
+  configured_eos_ids_ = std::move(configured_eos_ids);
+  eos_ids_ = configured_eos_ids_;
+  if (const auto id = token_id(eos_token_)) eos_ids_.push_back(*id);
+  std::sort(eos_ids_.begin(), eos_ids_.end());
+  eos_ids_.erase(std::unique(eos_ids_.begin(), eos_ids_.end()), eos_ids_.end());
 }
 
 Tokenizer::~Tokenizer() { shoal_tokenizer_free(handle_); }

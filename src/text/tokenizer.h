@@ -17,6 +17,8 @@ struct ShoalTokenizer;
 
 namespace shoal {
 
+struct TokenizerConfig;
+
 enum class SpecialTokens { kAdd, kNone };  // what the tokenizer itself puts around a text, such as BOS
 enum class SkipSpecial { kYes, kNo };      // whether special tokens are left out of decoded text
 
@@ -42,8 +44,9 @@ class Tokenizer final {
   static constexpr std::size_t kMaxTextBytes = std::size_t{16} << 20;
 
   // Reads tokenizer.json, and tokenizer_config.json, special_tokens_map.json, generation_config.json and config.json
-  // where they exist. Throws StartError naming the file.
-  static std::unique_ptr<Tokenizer> load(const std::filesystem::path& model_dir);
+  // where they exist. What they do not say of beginning and end is taken from `base`, if there is one: an adapter's
+  // files say little of them. Throws StartError naming the file.
+  static std::unique_ptr<Tokenizer> load(const std::filesystem::path& model_dir, const Tokenizer* base = nullptr);
   ~Tokenizer();
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
@@ -79,6 +82,7 @@ class Tokenizer final {
  private:
   friend class GrammarFactory;  // reads the vocabulary
   Tokenizer() = default;
+  void set_ends(const TokenizerConfig& config, std::vector<std::int64_t> configured_eos_ids, const Tokenizer* base);
 
   ShoalTokenizer* handle_ = nullptr;
   std::int64_t vocab_size_ = 0;
@@ -86,6 +90,7 @@ class Tokenizer final {
   std::int64_t strip_count_ = 0;
   std::vector<std::int64_t> special_ids_;
   std::vector<std::int64_t> eos_ids_;
+  std::vector<std::int64_t> configured_eos_ids_;  // of generation_config.json and config.json
   std::string bos_token_;
   std::string eos_token_;
 };
