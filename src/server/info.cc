@@ -17,7 +17,7 @@ void send_json(const ResponseWriter& writer, const OutputJson& json) {
   writer.send(200, {{"content-type", "application/json"}}, to_text(json));
 }
 
-OutputJson model_json(const ServerContext& context, const std::string& id, const std::string& root = "") {
+OutputJson model_json(const ServerContext& context, const std::string& id, const std::string& root) {
   OutputJson json;
   json["id"] = id;
   json["object"] = "model";
@@ -35,17 +35,19 @@ std::vector<std::string> usable_adapters(ServerContext& context, const Caller& c
   return ids;
 }
 
-// The base model, what lies in the adapter folder, and what was loaded under a name: with `root`, its path.
-OutputJson models_json(ServerContext& context, const Caller& caller) {
-  OutputJson models = OutputJson::array({model_json(context, context.services.model_id)});
-  const auto names = usable_names(context, caller);
-  const auto is_name = [&](const std::string& id) {
-    return std::any_of(names.begin(), names.end(), [&](const auto& each) { return each.first == id; });
-  };
-  for (const std::string& id : usable_adapters(context, caller)) {
-    if (!is_name(id)) models.push_back(model_json(context, id));
+// What is told of models: each id once, and for a name its path.
+using ModelRoots = std::vector<std::pair<std::string, std::string>>;
+
+// The base model, what lies in the adapter folder, and what was loaded under a name.
+ModelRoots list_models(ServerContext& context, const Caller& caller) {
+  ModelRoots models = {{context.services.model_id, ""}};
+  const auto names = usable_names(context, caller);  // sorted
+  for (std::string& id : usable_adapters(context, caller)) {
+    const auto at = std::lower_bound(names.begin(), names.end(), id,
+                                     [](const auto& each, const std::string& wanted) { return each.first < wanted; });
+    if (at == names.end() || at->first != id) models.emplace_back(std::move(id), "");
   }
-  for (const auto& [name, target] : names) models.push_back(model_json(context, name, path_of(context, target)));
+  for (const auto& [name, target] : names) models.emplace_back(name, path_of(context, target));
   return models;
 }
 
@@ -131,17 +133,18 @@ void handle_models(ServerContext& context, const HttpRequest& /*request*/, const
                    const Caller& caller) {
   OutputJson json;
   json["object"] = "list";
-  json["data"] = models_json(context, caller);
+  json["data"] = OutputJson::array();
+  for (const auto& [id, root] : list_models(context, caller)) json["data"].push_back(model_json(context, id, root));
   send_json(writer, json);
 }
 
 void handle_model(ServerContext& context, const HttpRequest& request, const ResponseWriter& writer,
                   const Caller& caller) {
   const std::string id = percent_decode(request.path.substr(std::string_view("/v1/models/").size()));
-  const OutputJson models = models_json(context, caller);
-  const auto found = std::find_if(models.begin(), models.end(), [&](const auto& each) { return each["id"] == id; });
+  const ModelRoots models = list_models(context, caller);
+  const auto found = std::find_if(models.begin(), models.end(), [&](const auto& each) { return each.first == id; });
   if (found != models.end()) {
-    send_json(writer, *found);
+    send_json(writer, model_json(context, found->first, found->second));
   } else {
     send_error(writer,
                {.failure = Failure::kModelNotFound, .message = fmt::format("no model '{}'", id), .param = "model"},
