@@ -1,5 +1,5 @@
-// One HTTP/1.1 connection and what the connections of a server share. Used by http_server.cc; the two are all of Boost
-// that the server includes.
+// One HTTP/1.1 connection and what the connections of a server share. Used by http_server.cc, and by http_requests.cc
+// and http_answers.cc, which hold its two halves; it is all of Boost that the server includes.
 #pragma once
 
 #include <atomic>

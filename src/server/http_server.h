@@ -1,5 +1,5 @@
 // HttpServer: HTTP/1.1 connections behind plain HttpRequest and ResponseWriter; nothing here knows what is served.
-// Used by Server and the endpoint files; the two http_*.cc with Boost stay behind it.
+// Used by Server and the endpoint files; the http_*.cc with Boost stay behind it.
 #pragma once
 
 #include <chrono>
