@@ -40,7 +40,7 @@ CLI::Option* add_list(CLI::App& command, const char* name, std::vector<std::stri
 void add_seconds(CLI::App& command, const char* name, double& seconds, const char* variable, const char* meaning) {
   command.add_option(name, seconds, meaning)
       ->envname(variable)
-      ->check(CLI::Range(0.001, 86400.0))
+      ->check(number_between(0.001, 86400.0))
       ->capture_default_str();
 }
 

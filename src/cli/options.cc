@@ -62,6 +62,13 @@ CLI::Validator at_least(std::int64_t smallest) {
   });
 }
 
+CLI::Validator number_between(double smallest, double largest) {
+  return expect(fmt::format("a number from {} to {}", smallest, largest), [smallest, largest](const std::string& text) {
+    const auto number = parse_number<double>(text);
+    return number && *number >= smallest && *number <= largest;
+  });
+}
+
 CLI::Validator seed_number() {
   return expect("a whole number from 0 to 2^64 - 1",
                 [](const std::string& text) { return parse_number<std::uint64_t>(text).has_value(); });

@@ -33,9 +33,10 @@ class UsageError : public std::runtime_error {
 
 // For flags: anything else is refused with what was found and expected.
 CLI::Validator at_least(std::int64_t smallest);  // a whole number, up to a billion: their sums and products fit
-CLI::Validator seed_number();                    // 64 bits, no sign
-CLI::Validator temperature_number();             // finite, not negative
-CLI::Validator some_text();                      // not empty
+CLI::Validator number_between(double smallest, double largest);  // CLI11's own range lets NaN pass
+CLI::Validator seed_number();                                    // 64 bits, no sign
+CLI::Validator temperature_number();                             // finite, not negative
+CLI::Validator some_text();                                      // not empty
 // A switch that may be given alone or with true or false, since LoRAX has both kinds.
 CLI::Option* add_switch(CLI::App& command, const std::string& name, bool& on, const std::string& meaning);
 // "2GiB", "512MiB", "1000000" -> bytes; UsageError names the flag and the value.

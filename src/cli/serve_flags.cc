@@ -71,7 +71,7 @@ void add_admission_flags(CLI::App& command, ServeOptions& options) {
       .add_option("--request-timeout", options.request_timeout_s,
                   "seconds until an answer must be whole, its wait included; then 504 (default: any)")
       ->envname("REQUEST_TIMEOUT")
-      ->check(CLI::Range(0.001, 1e6));
+      ->check(number_between(0.001, 1e6));
 }
 
 void add_adapter_flags(CLI::App& command, ServeOptions& options) {
@@ -84,7 +84,7 @@ void add_adapter_flags(CLI::App& command, ServeOptions& options) {
       .add_option("--adapter-memory-fraction", options.adapter_memory_fraction,
                   "share of the device's memory for adapters; on the CPU of what cache and adapters take together")
       ->envname("ADAPTER_MEMORY_FRACTION")
-      ->check(CLI::Range(0.0, 0.9))
+      ->check(number_between(0.0, 0.9))
       ->capture_default_str();
   command.add_option("--adapter-memory", options.adapter_memory, "the same in bytes, in place of the share");
   command
@@ -96,7 +96,7 @@ void add_adapter_flags(CLI::App& command, ServeOptions& options) {
       .add_option("--adapter-cycle-time-s", options.adapter_cycle_time_s,
                   "seconds for which adapters on the device may keep one out that finds no room")
       ->envname("ADAPTER_CYCLE_TIME_S")
-      ->check(CLI::Range(0.0, 3600.0))
+      ->check(number_between(0.0, 3600.0))
       ->capture_default_str();
   command
       .add_option("--max-runtime-adapters", options.server.max_runtime_adapters,
