@@ -18,7 +18,7 @@ if [ "${1:-}" = --python ]; then
 fi
 
 packages=(g++ cmake ninja-build ccache pkg-config make binutils ca-certificates git python3-venv
-  libboost1.81-dev nlohmann-json3-dev libspdlog-dev libfmt-dev libcli11-dev prometheus-cpp-dev libssl-dev
+  libboost1.81-dev nlohmann-json3-dev libspdlog-dev libfmt-dev libcli11-dev prometheus-cpp-dev libssl-dev openssl
   libcurl4-openssl-dev libre2-dev libgtest-dev libgmock-dev libbenchmark-dev libdnnl-dev)
 case "${1:-}" in
   "") ;;

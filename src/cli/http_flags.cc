@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "cli/options.h"
+#include "core/result.h"
 #include "server/api_keys.h"
 
 namespace shoal {
@@ -57,6 +58,19 @@ void HttpFlags::add_to(CLI::App& command) {
                   "file of a JSON line an answer, without texts; - is stdout (default: none)")
       ->envname("ACCESS_LOG")
       ->check(some_text());
+  command
+      .add_option("--tls-cert-file,--ssl-certfile", tls.certificate,
+                  "PEM of the server's certificate and those above it; speaks HTTPS; read again when it changes")
+      ->envname("TLS_CERT_FILE")
+      ->check(some_text());
+  command.add_option("--tls-key-file,--ssl-keyfile", tls.key, "PEM of its key, not encrypted")
+      ->envname("TLS_KEY_FILE")
+      ->check(some_text());
+  command
+      .add_option("--tls-client-ca-file", tls.client_ca,
+                  "PEM of authorities: clients must show a certificate of one of them")
+      ->envname("TLS_CLIENT_CA_FILE")
+      ->check(some_text());
   add_list(command, "--cors-allow-origin", cors_allow_origin, "CORS_ALLOW_ORIGIN",
            "origin whose pages may call; may be repeated (default: any)");
   add_list(command, "--cors-allow-method", cors_allow_method, "CORS_ALLOW_METHOD",
@@ -97,6 +111,17 @@ void HttpFlags::add_to(CLI::App& command) {
       ->capture_default_str();
 }
 
+void HttpFlags::apply_tls(HttpServerOptions& http) const {
+  if (tls.certificate.empty() && tls.key.empty() && tls.client_ca.empty()) return;
+  if (tls.certificate.empty()) throw UsageError("--tls-cert-file is missing: TLS needs a certificate and its key");
+  if (tls.key.empty()) throw UsageError("--tls-key-file is missing: TLS needs a certificate and its key");
+  try {
+    http.tls = std::make_shared<const TlsContext>(tls);
+  } catch (const StartError& error) {
+    throw UsageError(error.what());
+  }
+}
+
 void HttpFlags::apply(ServerOptions& options) const {
   HttpServerOptions& http = options.http;
   http.num_threads = validation_workers;
@@ -121,6 +146,7 @@ void HttpFlags::apply(ServerOptions& options) const {
   if (cors.allow_credentials && cors.allow_origins.empty()) {
     throw UsageError("--cors-allow-credentials needs --cors-allow-origin: browsers refuse it where any page may call");
   }
+  apply_tls(http);
   options.access_log = access_log;
   options.api_key_file = api_key_file;
   if (!api_key_file.empty()) read_api_key_file(api_key_file, options.default_adapter_source);

@@ -7,12 +7,14 @@
 #include <vector>
 
 #include "server/server_options.h"
+#include "server/tls.h"
 
 namespace shoal {
 
 struct HttpFlags {
   std::string api_key_file;
   std::string access_log;
+  TlsFiles tls;
   std::vector<std::string> cors_allow_origin;
   std::vector<std::string> cors_allow_method;
   std::vector<std::string> cors_allow_header;
@@ -29,9 +31,12 @@ struct HttpFlags {
   std::int32_t validation_workers = 2;
 
   void add_to(CLI::App& command);
-  // UsageError names the flag that cannot be; the file of keys is read once, so that a broken one is told before a
-  // model is loaded: StartError.
+  // UsageError names the flag that cannot be, or the file of TLS; the file of keys is read once, so that a broken one
+  // is told before a model is loaded: StartError.
   void apply(ServerOptions& options) const;
+
+ private:
+  void apply_tls(HttpServerOptions& http) const;
 };
 
 }  // namespace shoal

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <ctime>
-#include <fstream>
 #include <iomanip>
 #include <sstream>
 
@@ -113,28 +112,11 @@ class EntryReader {
   const std::string& default_source_;
 };
 
-std::string read_text(const std::filesystem::path& path) {
-  std::error_code error;
-  // A pipe would hold up whoever opens it.
-  const bool is_file = std::filesystem::is_regular_file(path, error);
-  if (error || !is_file) {
-    throw StartError(fmt::format("API key file {}: {}", path.string(), error ? error.message() : "is no regular file"));
-  }
-  if (std::filesystem::file_size(path, error) > kMaxFileBytes || error) {
-    throw StartError(fmt::format("API key file {}: is larger than {} bytes", path.string(), kMaxFileBytes));
-  }
-  std::ifstream stream(path, std::ios::binary);
-  std::ostringstream text;
-  text << stream.rdbuf();
-  if (!stream) throw StartError(fmt::format("API key file {}: cannot be read", path.string()));
-  return text.str();
-}
-
 }  // namespace
 
 ApiKeySet read_api_key_file(const std::filesystem::path& path, const std::string& default_source) {
   const std::string place = fmt::format("API key file {}:", path.string());
-  const auto parsed = parse_json(read_text(path));
+  const auto parsed = parse_json(read_small_file("API key file", path, kMaxFileBytes));
   // Not the parser's own words: they quote what it stumbled on.
   if (std::holds_alternative<JsonFault>(parsed)) throw StartError(place + " is no JSON");
   const auto& json = std::get<InputJson>(parsed);

@@ -6,7 +6,6 @@
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <spdlog/spdlog.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <cstring>
@@ -31,8 +30,6 @@ bool is_plain(const std::string& id) {
     begin = end + 1;
   }
 }
-
-std::int64_t nanoseconds(const timespec& time) { return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec; }
 
 }  // namespace
 
@@ -94,12 +91,11 @@ bool ApiKeySet::Equal::operator()(const Digest& a, const Digest& b) const {
   return CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
-ApiKeys::ApiKeys(Options options) : options_(std::move(options)) {
+ApiKeys::ApiKeys(Options options) : options_(std::move(options)), watch_({options_.file}) {
   if (options_.file.empty()) return;
-  seen_ = look_at(options_.file);
   from_file_ = std::make_shared<const ApiKeySet>(read_api_key_file(options_.file, options_.default_source));
   spdlog::info("{} API keys in {}", from_file_->size(), options_.file.string());
-  watcher_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
+  watch_.start(options_.poll_interval, [this] { read_again(); });
 }
 
 std::optional<ApiKeyGrant> ApiKeys::find(std::string_view key) const {
@@ -114,29 +110,7 @@ std::optional<ApiKeyGrant> ApiKeys::find(std::string_view key) const {
   return grant == nullptr ? std::nullopt : std::optional(*grant);
 }
 
-std::optional<ApiKeys::FileState> ApiKeys::look_at(const std::filesystem::path& path) {
-  struct stat status{};
-  if (stat(path.c_str(), &status) != 0) return std::nullopt;
-  return FileState{.device = status.st_dev,
-                   .inode = status.st_ino,
-                   .bytes = status.st_size,
-                   .modified_ns = nanoseconds(status.st_mtim),
-                   .changed_ns = nanoseconds(status.st_ctim)};
-}
-
-void ApiKeys::watch(const std::stop_token& stop) {
-  std::unique_lock lock(sleep_mutex_);
-  while (!stop.stop_requested()) {
-    sleep_.wait_for(lock, stop, options_.poll_interval, [] { return false; });
-    if (!stop.stop_requested()) read_if_changed();
-  }
-}
-
-void ApiKeys::read_if_changed() {
-  // Looked at before it is read: what is written meanwhile makes another state, and is read the next time.
-  const std::optional<FileState> now = look_at(options_.file);
-  if (now == seen_) return;
-  seen_ = now;
+void ApiKeys::read_again() {
   try {
     auto keys = std::make_shared<const ApiKeySet>(read_api_key_file(options_.file, options_.default_source));
     spdlog::info("{} API keys in {}, which has changed", keys->size(), options_.file.string());

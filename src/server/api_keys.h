@@ -5,7 +5,6 @@
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -13,11 +12,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <unordered_map>
 #include <vector>
 
 #include "core/adapter_key.h"
+#include "server/file_watch.h"
 
 namespace shoal {
 
@@ -94,26 +93,13 @@ class ApiKeys {
   std::int64_t num_failed_reads() const { return num_failed_reads_; }
 
  private:
-  struct FileState {
-    std::uint64_t device = 0;
-    std::uint64_t inode = 0;
-    std::int64_t bytes = 0;
-    std::int64_t modified_ns = 0;
-    std::int64_t changed_ns = 0;
-    bool operator==(const FileState&) const = default;
-  };
-  static std::optional<FileState> look_at(const std::filesystem::path& path);
-  void watch(const std::stop_token& stop);
-  void read_if_changed();
+  void read_again();
 
   const Options options_;
-  std::optional<FileState> seen_;  // of watch() once that runs
   std::atomic<std::int64_t> num_failed_reads_{0};
   mutable std::mutex mutex_;
   std::shared_ptr<const ApiKeySet> from_file_;  // guarded by mutex_; shared with lookups under way
-  std::mutex sleep_mutex_;
-  std::condition_variable_any sleep_;
-  std::jthread watcher_;  // last: it uses all above
+  FileWatch watch_;                             // last: it uses all above
 };
 
 }  // namespace shoal

@@ -10,7 +10,6 @@
 namespace shoal {
 
 namespace asio = boost::asio;
-using boost::system::error_code;
 using Exchange = ResponseWriter::Exchange;
 
 namespace {
@@ -77,13 +76,9 @@ asio::awaitable<bool> HttpConnection::write_now(std::string_view bytes) {
   while (!bytes.empty()) {
     auto deadline = Clock::now() + core_->options.write_timeout;
     if (exchange_ && exchange_->send_by) deadline = std::min(deadline, *exchange_->send_by);
-    write_deadline_.expires_at(deadline);
-    write_deadline_.async_wait([weak = weak_from_this()](error_code error) {
-      if (const auto self = weak.lock(); self && !error) self->abort();
-    });
-    const auto [error, count] = co_await socket_.async_write_some(asio::buffer(bytes.data(), bytes.size()),
-                                                                  asio::as_tuple(asio::use_awaitable));
-    write_deadline_.cancel();
+    abort_at(deadline);
+    const auto [error, count] = co_await stream_.write_some(asio::buffer(bytes.data(), bytes.size()));
+    abort_timer_.cancel();
     if (error) {
       abort();
       co_return false;

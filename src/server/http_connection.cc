@@ -1,7 +1,6 @@
 // The life of a connection: it begins, serves its requests in turn, and ends.
 #include "server/http_connection.h"
 
-#include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
 #include <array>
@@ -21,33 +20,34 @@ constexpr std::size_t kLargeBody = std::size_t{64} << 10;  // some 20 ms of pars
 
 HttpConnection::HttpConnection(std::shared_ptr<HttpServer::Core> core, tcp::socket socket)
     : core_(std::move(core)),
-      socket_(std::move(socket)),
-      wake_(socket_.get_executor()),
-      resume_read_(socket_.get_executor()),
-      write_deadline_(socket_.get_executor()) {
-  error_code ignored;
-  const auto endpoint = socket_.remote_endpoint(ignored);
-  peer_ = fmt::format("{}:{}", endpoint.address().to_string(), endpoint.port());
-  socket_.set_option(tcp::no_delay(true), ignored);
-  socket_.set_option(asio::socket_base::keep_alive(true), ignored);
-}
+      stream_(std::move(socket)),
+      wake_(executor()),
+      resume_read_(executor()),
+      abort_timer_(executor()),
+      peer_(stream_.peer()) {}
 
 void HttpConnection::start() {
-  asio::co_spawn(socket_.get_executor(), [self = shared_from_this()] { return self->read_loop(); }, asio::detached);
-  asio::co_spawn(socket_.get_executor(), [self = shared_from_this()] { return self->serve(); }, asio::detached);
+  asio::co_spawn(executor(), [self = shared_from_this()] { return self->serve(); }, asio::detached);
 }
 
 void HttpConnection::stop() {
   keep_open_ = false;
+  if (shaking_hands_) abort();
   notify();
 }
 
 void HttpConnection::abort() {
-  error_code ignored;
-  socket_.close(ignored);
+  stream_.close();
   broken_ = true;
   drop_exchange();
   notify();
+}
+
+void HttpConnection::abort_at(Clock::time_point deadline) {
+  abort_timer_.expires_at(deadline);
+  abort_timer_.async_wait([weak = weak_from_this()](error_code error) {
+    if (const auto self = weak.lock(); self && !error) self->abort();
+  });
 }
 
 asio::awaitable<void> HttpConnection::read_loop() {
@@ -59,8 +59,7 @@ asio::awaitable<void> HttpConnection::read_loop() {
       resume_read_.expires_at(Clock::time_point::max());
       co_await resume_read_.async_wait(asio::as_tuple(asio::use_awaitable));
     }
-    const auto [error, count] =
-        co_await socket_.async_read_some(asio::buffer(chunk), asio::as_tuple(asio::use_awaitable));
+    const auto [error, count] = co_await stream_.read_some(asio::buffer(chunk));
     if (error) break;
     if (!discard_input_) input_.append(chunk.data(), count);
     notify();
@@ -72,17 +71,35 @@ asio::awaitable<void> HttpConnection::read_loop() {
 asio::awaitable<void> HttpConnection::serve() {
   const auto self = shared_from_this();
   try {
-    co_await serve_requests();
+    const bool understood = core_->options.tls == nullptr || co_await shake_hands();
+    asio::co_spawn(executor(), [self] { return self->read_loop(); }, asio::detached);
+    if (understood) {
+      co_await serve_requests();
+    } else {
+      co_await linger();
+    }
+    if (!broken_) co_await end_output();
   } catch (const std::exception& error) {
     spdlog::error("connection of {}: {}", peer_, error.what());
   }
   drop_exchange();
   broken_ = true;
-  error_code ignored;
-  socket_.shutdown(tcp::socket::shutdown_both, ignored);
-  socket_.close(ignored);
+  stream_.close();
   resume_read_.cancel();
   core_->remove(this);
+}
+
+asio::awaitable<bool> HttpConnection::shake_hands() {
+  if (!keep_open_) abort();  // stopped before it began
+  if (broken_) co_return false;
+  shaking_hands_ = true;
+  abort_at(Clock::now() + core_->options.header_timeout);
+  const error_code error = co_await stream_.handshake(core_->options.tls->new_connection());
+  abort_timer_.cancel();
+  shaking_hands_ = false;
+  // Scanners and plain HTTP are nothing that an operator could mend.
+  if (error) spdlog::debug("TLS handshake with {}: {}", peer_, broken_ ? "took too long" : error.message());
+  co_return !error;
 }
 
 asio::awaitable<void> HttpConnection::serve_requests() {
@@ -113,10 +130,15 @@ asio::awaitable<void> HttpConnection::linger() {
   discard_input_ = true;
   input_.clear();
   resume_read_.cancel();
-  error_code ignored;
-  socket_.shutdown(tcp::socket::shutdown_send, ignored);
+  co_await end_output();
   const auto deadline = Clock::now() + kLinger;
   while (!read_closed_ && !broken_ && Clock::now() < deadline) co_await wait_until(deadline);
+}
+
+asio::awaitable<void> HttpConnection::end_output() {
+  if (stream_.is_tls()) abort_at(Clock::now() + core_->options.write_timeout);
+  co_await stream_.end_output();
+  abort_timer_.cancel();
 }
 
 asio::awaitable<bool> HttpConnection::wait_until(Clock::time_point deadline) {

@@ -1,17 +1,16 @@
 // One HTTP/1.1 connection and what the connections of a server share. Used by http_server.cc, and by http_requests.cc
-// and http_answers.cc, which hold its two halves; it is all of Boost that the server includes.
+// and http_answers.cc, which hold its two halves.
 #pragma once
 
 #include <atomic>
-#include <boost/asio.hpp>
-#include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/string_body.hpp>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
 #include <unordered_map>
 
+#include "server/boost.h"
 #include "server/http_server.h"
+#include "server/http_stream.h"
 #include "server/turn.h"
 
 namespace shoal {
@@ -71,8 +70,9 @@ class ResponseWriter::Exchange {
   std::optional<std::chrono::steady_clock::time_point> send_by;  // of the whole answer
 };
 
-// All members run on the strand of `socket_` but on_turn(). Two coroutines: read_loop() alone reads, so that a
-// disconnect is seen at any stage; serve() parses, calls the handler and writes.
+// All members run on the strand of `stream_` but on_turn(). Two coroutines: read_loop() alone reads, so that a
+// disconnect is seen at any stage; serve() shakes hands first where TLS asks for it, parses, calls the handler and
+// writes.
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  public:
   HttpConnection(std::shared_ptr<HttpServer::Core> core, boost::asio::ip::tcp::socket socket);
@@ -80,10 +80,10 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   // Its first request is answered 503; before start().
   void turn_away() { turned_away_ = true; }
   void start();
-  auto executor() { return socket_.get_executor(); }
+  auto executor() { return stream_.executor(); }
   const std::shared_ptr<HttpServer::Core>& core() const { return core_; }
 
-  // No further request after the one under way.
+  // No further request after the one under way; a handshake is none.
   void stop();
   // Ends everything now; the handler of an answer under way hears of it.
   void abort();
@@ -107,6 +107,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
   Awaitable<void> read_loop();
   Awaitable<void> serve();
+  // Of TLS, within the time for headers; false where it failed.
+  Awaitable<bool> shake_hands();
   Awaitable<void> serve_requests();
   // Feeds the parser from input_, within the time limits.
   Awaitable<ReadOutcome> read_request(RequestParser& parser);
@@ -121,25 +123,29 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   Awaitable<bool> write_now(std::string_view bytes);
   // Lets the client read the answer to a request that it is still sending: closing at once would reset it away.
   Awaitable<void> linger();
+  Awaitable<void> end_output();
+  // abort() then, unless `abort_timer_` is cancelled.
+  void abort_at(Clock::time_point deadline);
   // Whether something happened before the deadline.
   Awaitable<bool> wait_until(Clock::time_point deadline);
   // Lets go of the answer, sent or not; its handler hears of one that it did not end.
   void drop_exchange();
 
   const std::shared_ptr<HttpServer::Core> core_;
-  boost::asio::ip::tcp::socket socket_;
+  HttpStream stream_;
   boost::asio::steady_timer wake_;         // what serve() sleeps on
   boost::asio::steady_timer resume_read_;  // what read_loop() sleeps on while input_ is full
-  boost::asio::steady_timer write_deadline_;
-  std::string peer_;
+  boost::asio::steady_timer abort_timer_;
+  const std::string peer_;
   std::string input_;                                   // received, not yet parsed
   std::string output_;                                  // to be sent
   std::shared_ptr<ResponseWriter::Exchange> exchange_;  // the answer under way; its writers may outlive it
   int fault_status_ = 400;
   bool read_closed_ = false;  // end of input: the client is gone, or as good as
   bool turned_away_ = false;  // one too many
-  bool broken_ = false;       // the socket is closed
-  bool keep_open_ = true;     // another request may follow
+  bool shaking_hands_ = false;
+  bool broken_ = false;    // the socket is closed
+  bool keep_open_ = true;  // another request may follow
   bool discard_input_ = false;
   bool has_turn_ = false;        // as a large request
   bool left_the_queue_ = false;  // of large requests: the turn that may still come is for the next

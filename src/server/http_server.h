@@ -15,6 +15,8 @@
 
 namespace shoal {
 
+class TlsContext;
+
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;  // lower-case names, in order
 
 struct HttpRequest {
@@ -82,14 +84,16 @@ class ResponseWriter {
 
 struct HttpServerOptions {
   std::string hostname = "0.0.0.0";
-  std::int32_t port = 3000;  // 0: any free one
+  std::int32_t port = 3000;                    // 0: any free one
+  std::shared_ptr<const TlsContext> tls = {};  // null: plain HTTP; shared, as options are copied
   std::int32_t num_threads = 2;
   std::size_t max_connections = 8192;  // those beyond are answered 503, as long as they are few
   std::size_t max_header_bytes = std::size_t{32} << 10;
   std::size_t max_body_bytes = std::size_t{2} << 20;
   std::size_t max_stream_buffer_bytes = std::size_t{1} << 20;
-  std::chrono::milliseconds idle_timeout{75'000};        // between requests of a kept connection
-  std::chrono::milliseconds header_timeout{10'000};      // from the first byte of a request to the end of its headers
+  std::chrono::milliseconds idle_timeout{75'000};  // between requests of a kept connection
+  std::chrono::milliseconds header_timeout{
+      10'000};  // from the first byte of a request to the end of its headers; of a handshake
   std::chrono::milliseconds body_timeout{60'000};        // from there to the end of its body
   std::chrono::milliseconds write_timeout{30'000};       // one write that makes no headway
   std::chrono::milliseconds keep_alive_comment{15'000};  // silence of a stream after which a comment line is sent

@@ -10,12 +10,16 @@
 #include <optional>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/result.h"
 #include "core/test_patience.h"
 #include "server/http_format.h"
 #include "server/raw_client.h"
+#include "server/test_certificates.h"
+#include "server/test_folder.h"
+#include "server/tls.h"
 
 namespace shoal {
 namespace {
@@ -24,13 +28,6 @@ using std::chrono::milliseconds;
 using test::eventually;
 using test::RawClient;
 using test::RawResponse;
-
-HttpServerOptions loopback() {
-  HttpServerOptions options;
-  options.hostname = "127.0.0.1";
-  options.port = 0;
-  return options;
-}
 
 void on_fault(int status, const HttpRequest& request, const ResponseWriter& writer) {
   writer.send(status, {}, "fault of " + request.path);
@@ -52,9 +49,58 @@ std::int64_t num_threads_of_process() {
   return count;
 }
 
-TEST(HttpServer, AnswersSeveralRequestsOnOneConnection) {
+enum class Transport : std::uint8_t { kPlain, kTls };
+
+// What holds of HTTP holds over TLS.
+class HttpServerTest : public testing::TestWithParam<Transport> {
+ protected:
+  static void SetUpTestSuite() {
+    const test::CertificateAuthority authority;
+    const test::IssuedCertificate own = authority.issue();
+    folder_ = new test::TestFolder();
+    folder_->write("cert.pem", own.certificate);
+    folder_->write("key.pem", own.key);
+    client_ = new test::TlsClient({.ca = authority.pem()});
+  }
+  static void TearDownTestSuite() {
+    delete std::exchange(client_, nullptr);
+    delete std::exchange(folder_, nullptr);
+  }
+
+  static HttpServerOptions loopback() {
+    HttpServerOptions options;
+    options.hostname = "127.0.0.1";
+    options.port = 0;
+    if (GetParam() == Transport::kTls) {
+      options.tls = std::make_shared<const TlsContext>(
+          TlsFiles{.certificate = folder_->path() / "cert.pem", .key = folder_->path() / "key.pem"});
+    }
+    return options;
+  }
+  static RawClient connect(const HttpServer& server) { return RawClient(server.port(), tls()); }
+  static RawResponse get(const HttpServer& server, const std::string& path, const std::string& extra_headers = "") {
+    return test::get(server.port(), path, extra_headers, tls());
+  }
+  static RawResponse post(const HttpServer& server, const std::string& path, const std::string& body) {
+    return test::post(server.port(), path, body, "", tls());
+  }
+
+ private:
+  static const test::TlsClient* tls() { return GetParam() == Transport::kTls ? client_ : nullptr; }
+
+  static test::TestFolder* folder_;
+  static test::TlsClient* client_;
+};
+
+test::TestFolder* HttpServerTest::folder_ = nullptr;
+test::TlsClient* HttpServerTest::client_ = nullptr;
+
+INSTANTIATE_TEST_SUITE_P(Over, HttpServerTest, testing::Values(Transport::kPlain, Transport::kTls),
+                         [](const auto& each) { return each.param == Transport::kTls ? "Tls" : "Plain"; });
+
+TEST_P(HttpServerTest, AnswersSeveralRequestsOnOneConnection) {
   HttpServer server(loopback(), echo, on_fault);
-  RawClient client(server.port());
+  RawClient client = connect(server);
   for (int i = 0; i < 3; ++i) {
     client.send("POST /a/b?x=" + std::to_string(i) + " HTTP/1.1\r\nhost: h\r\ncontent-length: 2\r\n\r\nhi");
     const RawResponse response = client.read_response();
@@ -65,7 +111,7 @@ TEST(HttpServer, AnswersSeveralRequestsOnOneConnection) {
   }
 }
 
-TEST(HttpServer, LargeRequestsLeaveAThreadToTheOthers) {
+TEST_P(HttpServerTest, LargeRequestsLeaveAThreadToTheOthers) {
   std::atomic<int> at_work{0};
   std::atomic<int> most_at_work{0};
   std::atomic<bool> go_on{false};
@@ -83,11 +129,11 @@ TEST(HttpServer, LargeRequestsLeaveAThreadToTheOthers) {
   const std::string body(100'000, 'x');
   std::vector<RawClient> large;
   for (int i = 0; i < 5; ++i) {
-    large.emplace_back(server.port());
+    large.push_back(connect(server));
     large.back().post("/large", body);
   }
   ASSERT_TRUE(eventually([&] { return at_work == 1; }));
-  for (int i = 0; i < 20; ++i) EXPECT_EQ(test::get(server.port(), "/small").body, "done");
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(get(server, "/small").body, "done");
   EXPECT_EQ(at_work, 1) << "the first is still there";
   large[3].reset();  // while it waits
   go_on = true;
@@ -95,7 +141,7 @@ TEST(HttpServer, LargeRequestsLeaveAThreadToTheOthers) {
   EXPECT_EQ(most_at_work, 1);
 }
 
-TEST(HttpServer, DropsALargeRequestWhoseClientLeftWhileItWaited) {
+TEST_P(HttpServerTest, DropsALargeRequestWhoseClientLeftWhileItWaited) {
   std::atomic<int> handled{0};
   std::atomic<bool> go_on{false};
   HttpServer server(
@@ -109,11 +155,11 @@ TEST(HttpServer, DropsALargeRequestWhoseClientLeftWhileItWaited) {
       },
       on_fault);
   const std::string body(100'000, 'x');
-  RawClient first(server.port());
+  RawClient first = connect(server);
   first.post("/large", body);
   ASSERT_TRUE(eventually([&] { return handled == 1; }));
-  for (int i = 0; i < 5; ++i) RawClient(server.port()).post("/large", body);  // and gone
-  RawClient last(server.port());
+  for (int i = 0; i < 5; ++i) connect(server).post("/large", body);  // and gone
+  RawClient last = connect(server);
   last.get("/small");
   EXPECT_EQ(last.read_response().body, "done") << "connections are taken in their order: the five were";
   ASSERT_TRUE(eventually([&] { return server.num_connections() == 2; })) << "that they have left is known";
@@ -124,26 +170,26 @@ TEST(HttpServer, DropsALargeRequestWhoseClientLeftWhileItWaited) {
   EXPECT_EQ(handled, 2);
 }
 
-TEST(HttpServer, AnswersPipelinedRequestsInOrder) {
+TEST_P(HttpServerTest, AnswersPipelinedRequestsInOrder) {
   HttpServer server(loopback(), echo, on_fault);
-  RawClient client(server.port());
+  RawClient client = connect(server);
   std::string requests;
   for (int i = 0; i < 20; ++i) requests += "GET /" + std::to_string(i) + " HTTP/1.1\r\nhost: h\r\n\r\n";
   client.send(requests);
   for (int i = 0; i < 20; ++i) EXPECT_EQ(client.read_response().body, "/" + std::to_string(i) + "|");
 }
 
-TEST(HttpServer, ReadsARequestThatArrivesByteByByte) {
+TEST_P(HttpServerTest, ReadsARequestThatArrivesByteByByte) {
   HttpServer server(loopback(), echo, on_fault);
-  RawClient client(server.port());
+  RawClient client = connect(server);
   const std::string request = "\r\nPOST /slow HTTP/1.1\r\nhost: h\r\ncontent-length: 3\r\n\r\nabc";
   for (const char byte : request) client.send(std::string_view(&byte, 1));
   EXPECT_EQ(client.read_response().body, "/slow|abc");
 }
 
-TEST(HttpServer, ReadsChunkedBodiesAndAbsoluteTargets) {
+TEST_P(HttpServerTest, ReadsChunkedBodiesAndAbsoluteTargets) {
   HttpServer server(loopback(), echo, on_fault);
-  RawClient client(server.port());
+  RawClient client = connect(server);
   client.send(
       "POST http://h:1/p?q HTTP/1.1\r\nhost: h\r\ntransfer-encoding: "
       "chunked\r\n\r\n3\r\nabc\r\n2;x=y\r\nde\r\n0\r\n\r\n");
@@ -152,11 +198,11 @@ TEST(HttpServer, ReadsChunkedBodiesAndAbsoluteTargets) {
   EXPECT_EQ(response.headers.at("x-query"), "q");
 }
 
-TEST(HttpServer, SendsContinueOnlyWhenItWantsTheBody) {
+TEST_P(HttpServerTest, SendsContinueOnlyWhenItWantsTheBody) {
   HttpServerOptions options = loopback();
   options.max_body_bytes = 100;
   HttpServer server(options, echo, on_fault);
-  RawClient client(server.port());
+  RawClient client = connect(server);
   client.send("POST / HTTP/1.1\r\nhost: h\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n");
   EXPECT_EQ(client.read_head().status, 100);
   client.send("ok");
@@ -165,9 +211,9 @@ TEST(HttpServer, SendsContinueOnlyWhenItWantsTheBody) {
   EXPECT_EQ(client.read_head().status, 413);
 }
 
-TEST(HttpServer, ServesHttp10AndCloses) {
+TEST_P(HttpServerTest, ServesHttp10AndCloses) {
   HttpServer server(loopback(), echo, on_fault);
-  RawClient client(server.port());
+  RawClient client = connect(server);
   client.send("GET /old HTTP/1.0\r\n\r\n");
   const RawResponse response = client.read_response();
   EXPECT_EQ(response.body, "/old|");
@@ -175,16 +221,16 @@ TEST(HttpServer, ServesHttp10AndCloses) {
   EXPECT_TRUE(client.closed_by_server());
 }
 
-TEST(HttpServer, AnswersHeadWithoutABody) {
+TEST_P(HttpServerTest, AnswersHeadWithoutABody) {
   HttpServer server(loopback(), echo, on_fault);
-  RawClient client(server.port());
+  RawClient client = connect(server);
   client.send("HEAD /h HTTP/1.1\r\nhost: h\r\n\r\n");
   EXPECT_EQ(client.read_response(/*to_head=*/true).headers.at("content-length"), "3");
   client.get("/next");
   EXPECT_EQ(client.read_response().body, "/next|");
 }
 
-TEST(HttpServer, RefusesMalformedRequestsAndLivesOn) {
+TEST_P(HttpServerTest, RefusesMalformedRequestsAndLivesOn) {
   HttpServer server(loopback(), echo, on_fault);
   const std::pair<int, std::string> cases[] = {
       {400, "nonsense\r\n\r\n"},
@@ -201,30 +247,30 @@ TEST(HttpServer, RefusesMalformedRequestsAndLivesOn) {
       {400, "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n"},
   };
   for (const auto& [status, request] : cases) {
-    RawClient client(server.port());
+    RawClient client = connect(server);
     client.send(request);
     const RawResponse response = client.read_response();
     EXPECT_EQ(response.status, status) << request;
     EXPECT_EQ(response.headers.at("connection"), "close");
-    EXPECT_EQ(test::get(server.port(), "/alive").body, "/alive|");
+    EXPECT_EQ(get(server, "/alive").body, "/alive|");
   }
 }
 
-TEST(HttpServer, BoundsHeadersAndBodies) {
+TEST_P(HttpServerTest, BoundsHeadersAndBodies) {
   HttpServerOptions options = loopback();
   options.max_body_bytes = 1000;
   options.max_header_bytes = 2000;
   HttpServer server(options, echo, on_fault);
-  EXPECT_EQ(test::post(server.port(), "/", std::string(1000, 'a')).status, 200);
-  EXPECT_EQ(test::post(server.port(), "/", std::string(1001, 'a')).status, 413);
+  EXPECT_EQ(post(server, "/", std::string(1000, 'a')).status, 200);
+  EXPECT_EQ(post(server, "/", std::string(1001, 'a')).status, 413);
   // Much more than the socket buffers hold: a client that is still sending must not meet a reset, or it never reads.
-  RawClient sending(server.port());
+  RawClient sending = connect(server);
   sending.send("POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 20000000\r\n\r\n");
   EXPECT_TRUE(sending.send(std::string(20'000'000, 'a')));
   EXPECT_EQ(sending.read_response().status, 413);
-  EXPECT_EQ(test::get(server.port(), "/", "x-long: " + std::string(3000, 'a') + "\r\n").status, 431);
-  EXPECT_EQ(test::get(server.port(), "/" + std::string(3000, 'a')).status, 431);
-  RawClient client(server.port());
+  EXPECT_EQ(get(server, "/", "x-long: " + std::string(3000, 'a') + "\r\n").status, 431);
+  EXPECT_EQ(get(server, "/" + std::string(3000, 'a')).status, 431);
+  RawClient client = connect(server);
   client.send("POST /chunks HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n");
   for (int i = 0; i < 20; ++i) client.send("64\r\n" + std::string(100, 'a') + "\r\n");
   const RawResponse response = client.read_response();
@@ -232,23 +278,23 @@ TEST(HttpServer, BoundsHeadersAndBodies) {
   EXPECT_EQ(response.body, "fault of /chunks");
 }
 
-TEST(HttpServer, GivesUpOnRequestsThatNeverEnd) {
+TEST_P(HttpServerTest, GivesUpOnRequestsThatNeverEnd) {
   HttpServerOptions options = loopback();
   options.header_timeout = milliseconds(60);
   options.body_timeout = milliseconds(60);
   options.idle_timeout = milliseconds(200);
   HttpServer server(options, echo, on_fault);
-  RawClient half_header(server.port());
+  RawClient half_header = connect(server);
   half_header.send("GET / HTTP/1.1\r\nhost:");
   EXPECT_EQ(half_header.read_response().status, 408);
-  RawClient half_body(server.port());
+  RawClient half_body = connect(server);
   half_body.send("POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 10\r\n\r\nabc");
   EXPECT_EQ(half_body.read_response().status, 408);
-  RawClient idle(server.port());
+  RawClient idle = connect(server);
   EXPECT_TRUE(idle.closed_by_server());
 }
 
-TEST(HttpServer, AHandlerThatThrowsAnswers500) {
+TEST_P(HttpServerTest, AHandlerThatThrowsAnswers500) {
   HttpServer server(
       loopback(),
       [](const HttpRequest& request, const ResponseWriter& writer) {
@@ -256,14 +302,14 @@ TEST(HttpServer, AHandlerThatThrowsAnswers500) {
         writer.send(200, {}, "ok");
       },
       on_fault);
-  RawClient client(server.port());
+  RawClient client = connect(server);
   client.get("/throw");
   EXPECT_EQ(client.read_response().status, 500);
   client.get("/");
   EXPECT_EQ(client.read_response().status, 200);
 }
 
-TEST(HttpServer, StreamsFromAnotherThread) {
+TEST_P(HttpServerTest, StreamsFromAnotherThread) {
   HttpServer server(
       loopback(),
       [](const HttpRequest&, const ResponseWriter& writer) {
@@ -280,7 +326,7 @@ TEST(HttpServer, StreamsFromAnotherThread) {
         }).detach();
       },
       on_fault);
-  RawClient client(server.port());
+  RawClient client = connect(server);
   for (int round = 0; round < 2; ++round) {
     client.get("/");
     const RawResponse response = client.read_response();
@@ -291,19 +337,19 @@ TEST(HttpServer, StreamsFromAnotherThread) {
   EXPECT_EQ(client.read_response().body, "data: 0\n\ndata: 1\n\ndata: 2\n\n");
 }
 
-TEST(HttpServer, FillsSilenceWithComments) {
+TEST_P(HttpServerTest, FillsSilenceWithComments) {
   HttpServerOptions options = loopback();
   options.keep_alive_comment = milliseconds(20);
   HttpServer server(
       options, [](const HttpRequest&, const ResponseWriter& writer) { writer.begin_stream({}); }, on_fault);
-  RawClient client(server.port());
+  RawClient client = connect(server);
   client.get("/");
   EXPECT_EQ(client.read_head().status, 200);
   EXPECT_EQ(client.read_event(), ":");
   EXPECT_EQ(client.read_event(), ":");
 }
 
-TEST(HttpServer, TellsTheHandlerOfEveryFormOfDisconnect) {
+TEST_P(HttpServerTest, TellsTheHandlerOfEveryFormOfDisconnect) {
   std::atomic<int> num_closed{0};
   HttpServer server(
       loopback(),
@@ -316,7 +362,7 @@ TEST(HttpServer, TellsTheHandlerOfEveryFormOfDisconnect) {
   for (const char* path : {"/whole", "/stream"}) {
     for (const auto leave : {+[](RawClient& client) { client.close(); }, +[](RawClient& client) { client.reset(); },
                              +[](RawClient& client) { client.half_close(); }}) {
-      RawClient client(server.port());
+      RawClient client = connect(server);
       client.get(path);
       if (std::string_view(path) == "/stream") {
         EXPECT_EQ(client.read_head().status, 200);
@@ -329,7 +375,7 @@ TEST(HttpServer, TellsTheHandlerOfEveryFormOfDisconnect) {
   EXPECT_TRUE(eventually([&] { return server.num_connections() == 0; }));
 }
 
-TEST(HttpServer, CutsOffAReaderThatIsTooSlow) {
+TEST_P(HttpServerTest, CutsOffAReaderThatIsTooSlow) {
   HttpServerOptions options = loopback();
   options.max_stream_buffer_bytes = 64 * 1024;
   std::atomic<bool> closed{false};
@@ -354,13 +400,13 @@ TEST(HttpServer, CutsOffAReaderThatIsTooSlow) {
         });
       },
       on_fault);
-  const RawClient client(server.port());
+  const RawClient client = connect(server);
   client.get("/");
   EXPECT_TRUE(eventually([&] { return closed.load(); }));
   EXPECT_LT(written, 64'000'000);
 }
 
-TEST(HttpServer, HoldsAThousandIdleConnectionsWithoutThreadsOfTheirOwn) {
+TEST_P(HttpServerTest, HoldsAThousandIdleConnectionsWithoutThreadsOfTheirOwn) {
   rlimit files{};
   getrlimit(RLIMIT_NOFILE, &files);
   files.rlim_cur = files.rlim_max;
@@ -369,7 +415,7 @@ TEST(HttpServer, HoldsAThousandIdleConnectionsWithoutThreadsOfTheirOwn) {
   HttpServer server(loopback(), echo, on_fault);
   const std::int64_t threads_before = num_threads_of_process();
   std::vector<RawClient> clients;
-  for (int i = 0; i < 1000; ++i) clients.emplace_back(server.port());
+  for (int i = 0; i < 1000; ++i) clients.push_back(connect(server));
   EXPECT_TRUE(eventually([&] { return server.num_connections() == 1000; }));
   EXPECT_EQ(num_threads_of_process(), threads_before);
   for (RawClient& client : clients) client.get("/");
@@ -378,7 +424,7 @@ TEST(HttpServer, HoldsAThousandIdleConnectionsWithoutThreadsOfTheirOwn) {
   EXPECT_TRUE(eventually([&] { return server.num_connections() == 0; }));
 }
 
-TEST(HttpServer, StopLetsAnswersEndWithinTheGrace) {
+TEST_P(HttpServerTest, StopLetsAnswersEndWithinTheGrace) {
   std::optional<ResponseWriter> open;
   std::atomic<bool> begun{false};
   HttpServer server(
@@ -389,8 +435,8 @@ TEST(HttpServer, StopLetsAnswersEndWithinTheGrace) {
         begun = true;
       },
       on_fault);
-  RawClient idle(server.port());
-  RawClient client(server.port());
+  RawClient idle = connect(server);
+  RawClient client = connect(server);
   client.get("/");
   ASSERT_TRUE(eventually([&] { return begun.load(); }));
   std::jthread stopping([&] { server.stop(milliseconds(5000)); });
@@ -405,7 +451,7 @@ TEST(HttpServer, StopLetsAnswersEndWithinTheGrace) {
   open->post([] { ADD_FAILURE() << "runs after the stop"; });
 }
 
-TEST(HttpServer, StopEndsAnswersThatDoNotEndThemselves) {
+TEST_P(HttpServerTest, StopEndsAnswersThatDoNotEndThemselves) {
   std::atomic<bool> closed{false};
   std::atomic<bool> begun{false};
   HttpServer server(
@@ -415,7 +461,7 @@ TEST(HttpServer, StopEndsAnswersThatDoNotEndThemselves) {
         begun = true;
       },
       on_fault);
-  RawClient client(server.port());
+  RawClient client = connect(server);
   client.get("/");
   ASSERT_TRUE(eventually([&] { return begun.load(); }));
   server.stop(milliseconds(20));
@@ -423,7 +469,7 @@ TEST(HttpServer, StopEndsAnswersThatDoNotEndThemselves) {
   EXPECT_TRUE(client.closed_by_server());
 }
 
-TEST(HttpServer, AnAddressThatIsTakenCannotStart) {
+TEST_P(HttpServerTest, AnAddressThatIsTakenCannotStart) {
   HttpServer server(loopback(), echo, on_fault);
   HttpServerOptions options = loopback();
   options.port = server.port();

@@ -3,14 +3,15 @@
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
-#include <poll.h>
+#include <openssl/ssl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <algorithm>
+#include <cerrno>
 #include <utility>
 
 #include "core/test_patience.h"
+#include "server/test_certificates.h"
 
 namespace shoal::test {
 
@@ -20,22 +21,33 @@ constexpr int kPatienceMs = static_cast<int>(kPatience.count());
 
 }  // namespace
 
-RawClient::RawClient(std::int32_t port) : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+RawClient::RawClient(std::int32_t port, const TlsClient* tls)
+    : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<std::uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   EXPECT_EQ(::connect(socket_, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  // What waits inside OpenSSL cannot be polled for.
+  const timeval patience = {.tv_sec = kPatienceMs / 1000, .tv_usec = 0};
+  ::setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  if (tls == nullptr) return;
+  tls_ = tls->over(socket_);
+  failed_ = SSL_connect(tls_) != 1;
 }
 
 RawClient::RawClient(RawClient&& other) noexcept
-    : socket_(std::exchange(other.socket_, -1)), input_(std::move(other.input_)) {}
+    : socket_(std::exchange(other.socket_, -1)),
+      tls_(std::exchange(other.tls_, nullptr)),
+      failed_(other.failed_),
+      input_(std::move(other.input_)) {}
 
 RawClient::~RawClient() { close(); }
 
 bool RawClient::send(std::string_view bytes) const {
   while (!bytes.empty()) {
-    const ssize_t sent = ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    const ssize_t sent = tls_ == nullptr ? ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL)
+                                         : SSL_write(tls_, bytes.data(), static_cast<int>(bytes.size()));
     if (sent <= 0) return false;
     bytes.remove_prefix(static_cast<std::size_t>(sent));
   }
@@ -51,14 +63,17 @@ void RawClient::post(const std::string& path, const std::string& json, const std
        "content-length: " + std::to_string(json.size()) + "\r\n\r\n" + json);
 }
 
+std::int64_t RawClient::receive(char* bytes, std::size_t count) const {
+  errno = 0;
+  const std::int64_t received =
+      tls_ == nullptr ? ::recv(socket_, bytes, count, 0) : SSL_read(tls_, bytes, static_cast<int>(count));
+  if (received < 0 && errno == EAGAIN) ADD_FAILURE() << "the server sends nothing";
+  return received;
+}
+
 bool RawClient::fill() {
-  pollfd waiting = {.fd = socket_, .events = POLLIN, .revents = 0};
-  if (::poll(&waiting, 1, kPatienceMs) <= 0) {
-    ADD_FAILURE() << "the server sends nothing";
-    return false;
-  }
   char chunk[16384];
-  const ssize_t count = ::recv(socket_, chunk, sizeof chunk, 0);
+  const std::int64_t count = receive(chunk, sizeof chunk);
   if (count <= 0) return false;
   input_.append(chunk, static_cast<std::size_t>(count));
   return true;
@@ -147,16 +162,19 @@ std::optional<std::string> RawClient::read_event() {
 
 bool RawClient::closed_by_server() {
   if (!input_.empty()) return false;
-  pollfd waiting = {.fd = socket_, .events = POLLIN, .revents = 0};
   char byte = 0;
-  return ::poll(&waiting, 1, kPatienceMs) > 0 && ::recv(socket_, &byte, 1, 0) <= 0;
+  return receive(&byte, 1) <= 0 && errno != EAGAIN;
 }
 
 void RawClient::close() {
+  SSL_free(std::exchange(tls_, nullptr));
   if (socket_ >= 0) ::close(std::exchange(socket_, -1));
 }
 
-void RawClient::half_close() const { ::shutdown(socket_, SHUT_WR); }
+void RawClient::half_close() const {
+  if (tls_ != nullptr) SSL_shutdown(tls_);
+  ::shutdown(socket_, SHUT_WR);
+}
 
 void RawClient::reset() {
   const linger at_once = {.l_onoff = 1, .l_linger = 0};
@@ -164,15 +182,15 @@ void RawClient::reset() {
   close();
 }
 
-RawResponse get(std::int32_t port, const std::string& path, const std::string& extra_headers) {
-  RawClient client(port);
+RawResponse get(std::int32_t port, const std::string& path, const std::string& extra_headers, const TlsClient* tls) {
+  RawClient client(port, tls);
   client.get(path, extra_headers);
   return client.read_response();
 }
 
-RawResponse post(std::int32_t port, const std::string& path, const std::string& json,
-                 const std::string& extra_headers) {
-  RawClient client(port);
+RawResponse post(std::int32_t port, const std::string& path, const std::string& json, const std::string& extra_headers,
+                 const TlsClient* tls) {
+  RawClient client(port, tls);
   client.post(path, json, extra_headers);
   return client.read_response();
 }

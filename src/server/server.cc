@@ -41,7 +41,8 @@ Server::Server(ServerOptions options, Services services)
         route_fault(*context, status, request, writer);
       },
       std::move(log_answer));
-  spdlog::info("listening on http://{}:{}", context->options.http.hostname, http_->port());
+  const HttpServerOptions& http = context->options.http;
+  spdlog::info("listening on {}://{}:{}", http.tls ? "https" : "http", http.hostname, http_->port());
 }
 
 Server::~Server() = default;

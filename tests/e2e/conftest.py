@@ -30,11 +30,13 @@ def free_port() -> int:
 
 
 class Server:
-    """A running `shoal serve`."""
+    """A running `shoal serve`; with `verify`, what requests takes for it, over TLS."""
 
-    def __init__(self, folder: Path, *flags: str, env: dict | None = None, adapter_dir: bool = True):
+    def __init__(self, folder: Path, *flags: str, env: dict | None = None, adapter_dir: bool = True,
+                 verify: str | None = None, cert=None):
         self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"{'http' if verify is None else 'https'}://127.0.0.1:{self.port}"
+        self.tls = {"verify": True if verify is None else verify, "cert": cert}
         adapters = ["--adapter-dir", str(folder / "adapters")] if adapter_dir else []
         command = [str(BINARY), "serve", "--model-id", str(folder / "model"), *adapters, "--hostname", "127.0.0.1",
                    "--port", str(self.port), *flags]
@@ -48,7 +50,7 @@ class Server:
             if self.process.poll() is not None:
                 raise RuntimeError(f"shoal serve ended with {self.process.returncode}:\n{self.logged()}")
             try:
-                if requests.get(self.url + "/health", timeout=1).status_code == 200:
+                if requests.get(self.url + "/health", timeout=1, **self.tls).status_code == 200:
                     return
             except requests.RequestException:
                 pass
@@ -60,7 +62,7 @@ class Server:
         return Path(self.log.name).read_text()
 
     def metric(self, name: str) -> float:
-        text = requests.get(self.url + "/metrics", timeout=60).text
+        text = requests.get(self.url + "/metrics", timeout=60, **self.tls).text
         found = re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
         assert found, f"no metric {name} in:\n{text}"
         return float(found.group(1))
@@ -82,7 +84,7 @@ class Server:
 
     def generate(self, inputs: str, **parameters) -> dict:
         body = {"inputs": inputs, "parameters": {"details": True, **parameters}}
-        response = requests.post(self.url + "/generate", json=body, timeout=60)
+        response = requests.post(self.url + "/generate", json=body, timeout=60, **self.tls)
         assert response.status_code == 200, response.text
         return response.json()
 

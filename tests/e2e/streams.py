@@ -2,13 +2,16 @@
 
 import asyncio
 import json
+import ssl
 
 
 class Stream:
     """One POST and its answer, on a connection of its own."""
 
-    def __init__(self, port: int, path: str, body: dict, request_headers: dict[str, str] | None = None):
+    def __init__(self, port: int, path: str, body: dict, request_headers: dict[str, str] | None = None,
+                 context: ssl.SSLContext | None = None):
         self.port = port
+        self.context = context
         self.path = path
         self.request_headers = request_headers or {}
         self.body = json.dumps(body).encode()
@@ -16,7 +19,7 @@ class Stream:
         self.headers: dict[str, str] = {}
 
     async def open(self) -> "Stream":
-        self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.port)
+        self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.port, ssl=self.context)
         return self
 
     async def send(self, limit: int | None = None) -> None:
