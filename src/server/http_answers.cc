@@ -126,7 +126,9 @@ void ResponseWriter::begin_stream(const HttpHeaders& headers) const {
 void ResponseWriter::write(std::string_view text) const {
   if (exchange_->done || !exchange_->streaming || text.empty()) return;
   HttpConnection& connection = *exchange_->connection;
-  if (connection.unsent_bytes() + text.size() > connection.core()->options.max_stream_buffer_bytes) {
+  // A burst, or one event that is larger than the limit, is no fault of a client that reads.
+  const bool too_many = connection.unsent_bytes() + text.size() > connection.core()->options.max_stream_buffer_bytes;
+  if (too_many && !connection.client_takes_bytes()) {
     spdlog::warn("a client reads its stream too slowly: closed");
     connection.abort();
     return;

@@ -92,6 +92,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
   void append(std::string_view bytes);
   std::size_t unsent_bytes() const { return output_.size(); }
+  bool client_takes_bytes() { return stream_.takes_bytes(); }
   void notify() { wake_.cancel(); }
   // The status line and headers of the current answer.
   void append_head(const ResponseWriter::Exchange& exchange, int status, const HttpHeaders& headers,

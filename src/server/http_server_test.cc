@@ -350,12 +350,14 @@ TEST_P(HttpServerTest, FillsSilenceWithComments) {
 }
 
 TEST_P(HttpServerTest, TellsTheHandlerOfEveryFormOfDisconnect) {
+  std::atomic<int> num_handled{0};
   std::atomic<int> num_closed{0};
   HttpServer server(
       loopback(),
-      [&num_closed](const HttpRequest& request, const ResponseWriter& writer) {
+      [&](const HttpRequest& request, const ResponseWriter& writer) {
         if (request.path == "/stream") writer.begin_stream({});
         writer.on_close([&num_closed] { ++num_closed; });
+        ++num_handled;
       },
       on_fault);
   int expected = 0;
@@ -367,8 +369,9 @@ TEST_P(HttpServerTest, TellsTheHandlerOfEveryFormOfDisconnect) {
       if (std::string_view(path) == "/stream") {
         EXPECT_EQ(client.read_head().status, 200);
       }
-      leave(client);
       ++expected;
+      ASSERT_TRUE(eventually([&] { return num_handled == expected; })) << "a reset takes along what was not read yet";
+      leave(client);
       EXPECT_TRUE(eventually([&] { return num_closed == expected; })) << path;
     }
   }
@@ -404,6 +407,23 @@ TEST_P(HttpServerTest, CutsOffAReaderThatIsTooSlow) {
   client.get("/");
   EXPECT_TRUE(eventually([&] { return closed.load(); }));
   EXPECT_LT(written, 64'000'000);
+}
+
+TEST_P(HttpServerTest, ABurstDoesNotCutOffAReaderThatReads) {
+  HttpServerOptions options = loopback();
+  options.max_stream_buffer_bytes = 1000;
+  HttpServer server(
+      options,
+      [](const HttpRequest&, const ResponseWriter& writer) {
+        writer.begin_stream({});
+        for (int i = 0; i < 100; ++i) writer.write(std::string(100, 'x'));
+        writer.write(std::string(10'000, 'y'));
+        writer.end();
+      },
+      on_fault);
+  RawClient client = connect(server);
+  client.get("/");
+  EXPECT_EQ(client.read_response().body, std::string(10'000, 'x') + std::string(10'000, 'y'));
 }
 
 TEST_P(HttpServerTest, HoldsAThousandIdleConnectionsWithoutThreadsOfTheirOwn) {

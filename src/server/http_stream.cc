@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <openssl/ssl.h>
+#include <poll.h>
 
 #include <utility>
 
@@ -38,6 +39,11 @@ asio::awaitable<HttpStream::Transfer> HttpStream::read_some(asio::mutable_buffer
 asio::awaitable<HttpStream::Transfer> HttpStream::write_some(asio::const_buffer bytes) {
   constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
   return tls_ ? tls_->async_write_some(bytes, kToken) : socket_.async_write_some(bytes, kToken);
+}
+
+bool HttpStream::takes_bytes() {
+  pollfd socket = {.fd = socket_.native_handle(), .events = POLLOUT, .revents = 0};
+  return poll(&socket, 1, 0) == 1 && (socket.revents & POLLOUT) != 0;
 }
 
 asio::awaitable<void> HttpStream::end_output() {

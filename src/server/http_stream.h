@@ -33,6 +33,9 @@ class HttpStream {
   Awaitable<Transfer> read_some(boost::asio::mutable_buffer bytes);
   Awaitable<Transfer> write_some(boost::asio::const_buffer bytes);
 
+  // Whether the socket has room: what still waits then waits for this process, not for the client.
+  bool takes_bytes();
+
   // Tells the client that nothing more comes; what it sends can still be read. After the last write; more calls do
   // nothing.
   Awaitable<void> end_output();

@@ -160,6 +160,13 @@ def test_max_stream_buffer_bytes_cuts_off_who_reads_too_slowly(own_server, tmp_p
     assert whole.text.endswith("data: [DONE]\n\n"), "who reads gets all"
 
 
+def test_the_smallest_max_stream_buffer_bytes_cuts_off_no_reader(own_server):
+    server = own_server("--max-stream-buffer-bytes", "1KiB")
+    whole = requests.post(server.url + "/v1/completions", timeout=60, json={
+        "model": "", "prompt": "x", "max_tokens": 100, "n": 4, "logprobs": 20, "stream": True, "ignore_eos": True})
+    assert whole.text.endswith("data: [DONE]\n\n") and len(whole.content) > 100_000
+
+
 def test_validation_workers(own_server):
     server = own_server("--validation-workers", "1")
     assert requests.get(server.url + "/info", timeout=60).json()["validation_workers"] == 1
