@@ -69,7 +69,8 @@ Parsed<EmbedRequest> parse_openai_embed(const ServerContext& context, const Inpu
   read_parameters(body, request, error);
   if (error) return *error;
   const GenerateParameters& named = request.parameters;
-  if (!named.adapter_id && !named.merged_adapters) select_model(context, request.model, request.parameters);
+  if (!named.adapter_id && !named.merged_adapters) error = select_model(context, request.model, request.parameters);
+  if (error) return *error;
   return request;
 }
 

@@ -159,6 +159,52 @@ TEST(Generate, TellsLoadFailuresOfAdaptersInEachProtocol) {
   EXPECT_TRUE(service.comes_to_rest());
 }
 
+TEST(Completions, AdapterIdNamesTheAdapterWhereModelIsTheBaseModel) {
+  TestService service;
+  const auto ask = [&service](const std::string& fields) {
+    return post(service.port(), "/v1/completions",
+                R"({"prompt":"hello","max_tokens":9,"temperature":0,)" + fields + "}");
+  };
+  const InputJson by_model = json_of(ask(R"("model":"alpha")").body);
+  ASSERT_NE(by_model["choices"], json_of(ask(R"("model":"")").body)["choices"]);
+  for (const char* fields : {R"("model":"","adapter_id":"alpha")", R"("model":"test/base","adapter_id":"alpha")",
+                             R"("model":"alpha","adapter_id":"alpha")", R"("model":"alpha","adapter_id":"")",
+                             R"("model":"alpha","adapter_id":null)"}) {
+    const InputJson answer = json_of(ask(fields).body);
+    EXPECT_EQ(answer["choices"], by_model["choices"]) << fields;
+    EXPECT_EQ(answer["model"], "alpha") << fields;
+  }
+  const RawResponse refused = ask(R"("model":"alpha","adapter_id":"org/beta")");
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_EQ(json_of(refused.body)["error"]["param"], "adapter_id");
+  EXPECT_EQ(json_of(refused.body)["error"]["message"],
+            "`adapter_id` and `model` must not name two adapters, given: 'org/beta' and 'alpha'");
+  EXPECT_EQ(post(service.port(), "/v1/chat/completions",
+                 R"({"model":"alpha","adapter_id":"b","messages":[{"role":"user","content":"x"}]})")
+                .status,
+            400);
+}
+
+TEST(Completions, SamplesAtASpelledTemperatureAndWhereAnswersAreCounted) {
+  TestService service;
+  const auto text_of = [&service](const std::string& fields) {
+    return json_of(post(service.port(), "/v1/completions",
+                        R"({"model":"","prompt":"hello","max_tokens":20,"seed":7)" + fields + "}")
+                       .body)["choices"][0]["text"];
+  };
+  const auto sampled =
+      json_of(post(service.port(), "/generate", native(R"({"max_new_tokens":20,"seed":7,"do_sample":true})")).body);
+  const auto greedy = json_of(post(service.port(), "/generate", native(R"({"max_new_tokens":20})")).body);
+  ASSERT_NE(sampled["generated_text"], greedy["generated_text"]);
+  for (const char* fields : {R"(,"temperature":1)", R"(,"n":1)", R"(,"n":1,"temperature":1.0,"best_of":null)"}) {
+    EXPECT_EQ(text_of(fields), sampled["generated_text"]) << fields;
+  }
+  for (const char* fields :
+       {"", R"(,"temperature":0)", R"(,"temperature":null,"n":null)", R"(,"n":1,"temperature":0)"}) {
+    EXPECT_EQ(text_of(fields), greedy["generated_text"]) << fields;
+  }
+}
+
 TEST(Completions, CutsTheStopTextThatNativeRoutesKeep) {
   TestService service;
   const std::string body = R"("max_new_tokens":200})";

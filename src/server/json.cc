@@ -92,6 +92,25 @@ std::vector<std::string_view> element_texts(std::string_view array) {
   return elements;
 }
 
+std::string plain_spelling(std::string_view json) {
+  const auto parsed = nlohmann::ordered_json::parse(json);
+  const std::string compact = parsed.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  std::string text;
+  bool in_string = false;
+  for (std::size_t i = 0; i < compact.size(); ++i) {
+    const char c = compact[i];
+    text += c;
+    if (in_string && c == '\\') {
+      text += compact[++i];
+    } else if (c == '"') {
+      in_string = !in_string;
+    } else if (!in_string && (c == ',' || c == ':')) {
+      text += ' ';
+    }
+  }
+  return text;
+}
+
 const InputJson* find_set(const InputJson& object, const char* name) {
   const auto found = object.find(name);
   return found == object.end() || found->is_null() ? nullptr : &*found;

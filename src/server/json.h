@@ -39,4 +39,8 @@ std::optional<std::string_view> member_text(std::string_view object, std::string
 // The same of an array: its elements in order.
 std::vector<std::string_view> element_texts(std::string_view array);
 
+// JSON that has been parsed, its keys in order, in the one spelling that Python's `json.dumps(ensure_ascii=False)` has:
+// clients space and escape as they like, and a prompt that holds JSON must not differ by that.
+std::string plain_spelling(std::string_view json);
+
 }  // namespace shoal

@@ -195,8 +195,18 @@ GroupSink stream_sink(const std::shared_ptr<AnswerState>& state) {
 
 }  // namespace
 
-void select_model(const ServerContext& context, const std::string& model, GenerateParameters& parameters) {
+std::optional<ApiError> select_model(const ServerContext& context, std::string& model, GenerateParameters& parameters) {
+  const std::string adapter_id = parameters.adapter_id.value_or("");
   parameters.adapter_id = model == context.services.model_id ? std::string() : model;
+  if (adapter_id.empty() || adapter_id == *parameters.adapter_id) return std::nullopt;
+  if (!parameters.adapter_id->empty()) {
+    return ApiError{.failure = Failure::kValidation,
+                    .message = fmt::format("`adapter_id` and `model` must not name two adapters, given: '{}' and '{}'",
+                                           adapter_id, model),
+                    .param = "adapter_id"};
+  }
+  parameters.adapter_id = model = adapter_id;
+  return std::nullopt;
 }
 
 OpenAiHead make_head(const ServerContext& context, const char* id_prefix, const std::string& model) {

@@ -37,8 +37,9 @@ struct OpenAiDelivery {
   bool prompt_only = false;                          // what was generated is not shown
 };
 
-// `model` is the requested one: "" or the base model's id is the base model, anything else an adapter.
-void select_model(const ServerContext& context, const std::string& model, GenerateParameters& parameters);
+// `model` is the requested one: "" or the base model's id is the base model, anything else an adapter. Where it is the
+// base model, LoRAX's `adapter_id` may name the adapter, which `model` then becomes; the fault is that both name one.
+std::optional<ApiError> select_model(const ServerContext& context, std::string& model, GenerateParameters& parameters);
 
 // How many answers are made and given, from checked parameters; the fault is a stream that would have to wait for its
 // end.

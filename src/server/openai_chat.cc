@@ -166,12 +166,12 @@ void handle_chat(ServerContext& context, const JsonCall& call) {
   auto read = read_tools(call.body, call.request.body);
   if (!error && std::holds_alternative<ApiError>(read)) error = std::get<ApiError>(read);
   if (!error) error = add_tools(request, std::get<ToolRequest>(read));
+  if (!error) error = select_model(context, request.model, request.parameters);
   if (error) {
     refuse(context, call.writer, *error, ApiStyle::kOpenAi);
     return;
   }
   const auto& tools = std::get<ToolRequest>(read);
-  select_model(context, request.model, request.parameters);
   std::int64_t prompt_characters = 0;
   // The template states its own special tokens: the tokenizer adds none, and those that a message spells stay text.
   auto prepared = prepare_generation(

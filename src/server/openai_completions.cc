@@ -94,11 +94,11 @@ void handle_completions(ServerContext& context, const JsonCall& call) {
   auto& request = std::get<CompletionRequest>(parsed);
   auto fault = check_num_answers(request);
   if (!fault) fault = read_openai_grammar(call.body, call.request.body, request.parameters);
+  if (!fault) fault = select_model(context, request.model, request.parameters);
   if (fault) {
     refuse(context, call.writer, *fault, ApiStyle::kOpenAi);
     return;
   }
-  select_model(context, request.model, request.parameters);
   auto prepared = prepare_completion(context, call, request);
   if (const auto* error = std::get_if<ApiError>(&prepared)) {
     refuse(context, call.writer, *error, ApiStyle::kOpenAi);

@@ -149,6 +149,7 @@ void read_stop_tokens(FieldReader& reader, GenerateParameters& parameters) {
 // OpenAI fields that both /v1 routes share.
 void read_openai(FieldReader& reader, GenerateParameters& parameters, bool& stream, bool& include_usage) {
   read_common(reader, parameters);
+  reader.read("adapter_id", parameters.adapter_id);
   std::optional<std::int32_t> max_tokens;
   std::optional<std::int32_t> max_completion_tokens;
   reader.read("max_tokens", max_tokens);
@@ -313,6 +314,9 @@ Parsed<CompletionRequest> parse_completion(const InputJson& body) {
     request.parameters.max_new_tokens = 1;
   }
   refuse_streamed_prompt_logprobs(reader, request.stream, request.parameters);
+  // LoRAX samples where `n` is given, be it 1. A temperature of 1 that a client spells asks for sampling as 0.9 does;
+  // without one completions are greedy, as LoRAX's are.
+  request.parameters.do_sample = request.parameters.num_choices || request.parameters.temperature;
   if (error) return *error;
   return request;
 }

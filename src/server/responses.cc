@@ -145,9 +145,11 @@ OutputJson chat_response(const OpenAiHead& head, const std::string& fingerprint,
   OutputJson message;
   message["role"] = "assistant";
   message["content"] = finish.generated_text;
+  message["refusal"] = nullptr;  // the types of OpenAI's clients know no answer without the two nulls
   OutputJson choice;
   choice["index"] = 0;
   choice["message"] = std::move(message);
+  choice["logprobs"] = nullptr;
   choice["finish_reason"] = openai_finish_reason(finish.reason);
   json["choices"] = OutputJson::array({std::move(choice)});
   json["usage"] = openai_usage(finish);

@@ -115,7 +115,8 @@ TEST(OpenAi, ChatAnswerAndChunks) {
   EXPECT_EQ(
       to_text(chat_response(kHead, "0.1.0-native", finish(FinishReason::kLength, "hi", 3, 2))),
       R"({"id":"chatcmpl-1","object":"chat.completion","created":1700000000,"model":"base",)"
-      R"("choices":[{"index":0,"message":{"role":"assistant","content":"hi"},"finish_reason":"length"}],)"
+      R"("choices":[{"index":0,"message":{"role":"assistant","content":"hi","refusal":null},"logprobs":null,)"
+      R"("finish_reason":"length"}],)"
       R"("usage":{"prompt_tokens":3,"total_tokens":5,"completion_tokens":2},"system_fingerprint":"0.1.0-native"})");
   EXPECT_EQ(to_text(chat_chunk(kHead, OutputJson::object(), "stop")),
             R"({"id":"chatcmpl-1","object":"chat.completion.chunk","created":1700000000,"model":"base",)"

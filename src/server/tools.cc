@@ -62,7 +62,7 @@ std::optional<ApiError> read_list(const InputJson& list, std::string_view text, 
       return wrong("tools", fmt::format("two functions are named '{}'", last->name));
     }
   }
-  if (!list.empty()) request.json = text;
+  if (!list.empty()) request.json = plain_spelling(text);
   return std::nullopt;
 }
 

@@ -24,7 +24,7 @@ enum class ToolUse : std::uint8_t {
 };
 
 struct ToolRequest {
-  std::string json;         // the list as it was sent, for the template; "" for no tools
+  std::string json;         // the whole list in plain spelling, for the prompt; "" for no tools
   std::vector<Tool> tools;  // that may be called: one alone where the request names it
   ToolUse use = ToolUse::kNone;
   std::optional<std::string> prompt;  // the client's own words in place of ours

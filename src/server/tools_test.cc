@@ -28,9 +28,17 @@ ToolRequest tools_with(const std::string& more) {
   return std::get<ToolRequest>(read("{\"tools\":" + kTools + more + "}"));
 }
 
-TEST(ReadTools, KeepsWhatWasSentAsItWasSent) {
+// As the prompt has it.
+const std::string kSpelled =
+    R"([{"type": "function", "function": {"name": "get_weather", "description": "d", "parameters": )"
+    R"({"type": "object", "properties": {"unit": {"enum": ["c", "f"]}, "day": {"$ref": "#/$defs/day"}}, )"
+    R"("required": ["unit", "day"], "additionalProperties": false, )"
+    R"("$defs": {"day": {"type": "integer", "minimum": 1, "maximum": 7}}}}}, )"
+    R"({"type": "function", "function": {"name": "now"}}])";
+
+TEST(ReadTools, KeepsTheOrderOfWhatWasSent) {
   const ToolRequest request = tools_with("");
-  EXPECT_EQ(request.json, kTools);
+  EXPECT_EQ(request.json, kSpelled);
   EXPECT_EQ(request.use, ToolUse::kMayCall);
   ASSERT_EQ(request.tools.size(), 2U);
   EXPECT_EQ(request.tools[0].name, "get_weather");
@@ -49,10 +57,21 @@ TEST(ReadTools, TakesEveryChoice) {
     EXPECT_EQ(request.use, ToolUse::kMustCall) << choice;
     ASSERT_EQ(request.tools.size(), 1U);
     EXPECT_EQ(request.tools[0].name, "now");
-    EXPECT_EQ(request.json, kTools);  // the template sees all
+    EXPECT_EQ(request.json, kSpelled);  // the template sees all
   }
   EXPECT_EQ(std::get<ToolRequest>(read(R"({"tools":[]})")).use, ToolUse::kNone);
   EXPECT_EQ(std::get<ToolRequest>(read("{}")).json, "");
+}
+
+TEST(ReadTools, SpellsThePromptsPartAlikeForAllClients) {
+  const std::string expected = R"([{"function": {"name": "f", "description": "é \"x, y: z\" \\"}, "strict": true}])";
+  for (const char* tools :
+       {R"([{"function":{"name":"f","description":"é \"x, y: z\" \\"},"strict":true}])",
+        R"([{"function": {"name": "f", "description": "\u00e9 \"x, y: z\" \u005c"}, "strict": true}])",
+        "[\n {\"function\" :\t{\"name\":\"f\",\"description\":\"\u00e9 \\\"x, y: z\\\" \\\\\"} , "
+        "\"strict\":true}\r\n]"}) {
+    EXPECT_EQ(std::get<ToolRequest>(read("{\"tools\":" + std::string(tools) + "}")).json, expected) << tools;
+  }
 }
 
 TEST(ReadTools, NamesWhatIsWrong) {
@@ -205,8 +224,8 @@ TEST(ToolAnswers, StandBesideNoOtherForm) {
 
 TEST(ToolInstruction, TellsOfTheToolsWhereTheTemplateDoesNot) {
   const ToolRequest request = tools_with("");
-  EXPECT_NE(tool_instruction(request, false).find(kTools), std::string::npos);
-  EXPECT_EQ(tool_instruction(request, true).find(kTools), std::string::npos);
+  EXPECT_NE(tool_instruction(request, false).find(kSpelled), std::string::npos);
+  EXPECT_EQ(tool_instruction(request, true).find(kSpelled), std::string::npos);
   EXPECT_EQ(tool_instruction(tools_with(R"(,"tool_choice":"none")"), false), "");
   EXPECT_TRUE(tool_instruction(tools_with(R"(,"tool_prompt":"Mine.")"), true).ends_with("\n\nMine."));
 }
