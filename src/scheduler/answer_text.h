@@ -34,14 +34,16 @@ class AnswerText {
   void finish(FinishEvent& event);
 
  private:
-  // The text of the answer that `id` makes final. `token_text`: its text with special tokens kept.
-  std::string answer_part(std::int64_t id, const std::string& token_text);
+  // The text of the answer that `id` makes final.
+  std::string answer_part(std::int64_t id);
 
   const Tokenizer* tokenizer_;
   StopCriteria criteria_;
-  std::optional<IncrementalDecoder> token_decoder_;  // keeps special tokens
-  std::optional<IncrementalDecoder> plain_decoder_;  // drops them; only if the answer does
-  std::string generated_text_;                       // the deltas so far
+  bool skip_special_tokens_;
+  // Two, since a token has a text of its own that is no part of the answer: a special one, or one that is cut.
+  std::optional<IncrementalDecoder> token_decoder_;   // of all tokens, special ones kept
+  std::optional<IncrementalDecoder> answer_decoder_;  // of those that the answer shows
+  std::string generated_text_;                        // the deltas so far
 };
 
 }  // namespace shoal

@@ -139,6 +139,17 @@ TEST(AnswerText, StopStringInsideATokenEndsTheTextThere) {
   EXPECT_EQ(cut.reason, FinishReason::kStopSequence);
 }
 
+TEST(AnswerText, StopTokenThatIsCutLeavesNoByteOfItself) {
+  const auto tokenizer = make_tokenizer();
+  for (const bool skip : {true, false}) {
+    Request request = request_of(9, {}, StopText::kCut);
+    request.stop_token_ids = {0xA9, 0xE4};
+    request.skip_special_tokens = skip;
+    EXPECT_EQ(answer(*tokenizer, request, {'a', 0xE4}).finish.generated_text, "a") << "it begins a character";
+    EXPECT_EQ(answer(*tokenizer, request, {'a', 0xC3, 0xA9}).finish.generated_text, "a\uFFFD") << "it ends one";
+  }
+}
+
 TEST(AnswerText, StopStringOfThePromptDoesNotCount) {
   const auto tokenizer = make_tokenizer();
   const Answer result = answer(*tokenizer, request_of(2, {"hi", "ix"}), {'x', 'y'});
