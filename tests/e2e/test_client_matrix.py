@@ -22,7 +22,7 @@ INPUTS = f"<|im_start|>user\n{MESSAGE}<|im_end|>\n<|im_start|>assistant\n"  # as
 SEED = 20
 LOGPROB_TOLERANCE = 1e-5
 
-STOPS = ["none", "string", "several", "ids"]
+STOPS = ["none", "string", "several", "several kept", "ids"]
 SAMPLINGS = {  # seed, n, best_of
     "greedy": (None, 1, None),
     "seeded": (SEED, 1, None),
@@ -100,6 +100,7 @@ class Matrix:
             "string": Stop(strings=(across,)),
             # One that is never whole, one that ends later, one that ends with another.
             "several": Stop(strings=(across + "\0", across + answer.text[middle + 1:middle + 3], across, across[1:])),
+            "several kept": Stop(strings=(across[1:], across + "\0", across)),
             "ids": Stop(ids=(answer.tokens[5]["id"], 2000)),
         }[cell.stop]
 
@@ -120,8 +121,9 @@ class Matrix:
         stop = self.stop(cell)
         if cell.stop == "string":
             body["stop"] = stop.strings[0]
-        elif cell.stop == "several":
+        elif cell.stop in ("several", "several kept"):
             body["stop"] = list(stop.strings)
+            extra |= {} if cell.stop == "several" else {"include_stop_str_in_output": True}
         elif cell.stop == "ids":
             extra["stop_token_ids"] = list(stop.ids)
         if cell.stream and self.wants_usage_chunk(cell):
@@ -341,7 +343,8 @@ def check_openai(matrix: Matrix, cell: Cell, answers: list[dict]) -> None:
     candidates = [matrix.expected(cell, None if seed is None else seed + i) for i in range(best_of or n)]
     expected = sorted(candidates, key=lambda each: -each.mean_logprob)[:1] if best_of else candidates
     choices = streamed_choices(cell, answers) if cell.stream else whole_choices(cell, *answers)
-    assert [choice.text for choice in choices] == [each.text for each in expected]
+    kept = cell.stop == "several kept"
+    assert [choice.text for choice in choices] == [each.native_text if kept else each.text for each in expected]
     assert [choice.reason for choice in choices] == [each.reason for each in expected]
     for choice, each in zip(choices, expected):
         if cell.logprobs is None:
