@@ -16,7 +16,7 @@ export SHOAL_CACHE := $(CACHE)
 CARGO_PINS := $(shell sha256sum rust/text/Cargo.lock 2>/dev/null | cut -c1-12)
 CONFIGURE = -DSHOAL_CARGO_TARGET_DIR=$(CACHE)/cargo-$(CARGO_PINS) -DSHOAL_PYTHON=$(PYTHON)
 
-.PHONY: help setup setup-lint demo demo-smollm2 test build build-cuda bench bench-serving models lint format format-check layers asan tsan simulate fuzz clean
+.PHONY: help setup setup-lint demo demo-smollm2 test build build-cuda bench bench-serving models lint format format-check layers asan tsan simulate fuzz lm-eval clean
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -88,6 +88,9 @@ tsan: setup ## the tests of the threaded rooms under ThreadSanitizer
 	cmake --build --preset tsan -j $(JOBS) --target $(TSAN_ROOMS:%=shoal_%_test)
 	TSAN_OPTIONS="suppressions=$(CURDIR)/tools/tsan_suppressions.txt" $(PYTHON) tools/run_tests.py --build-dir build-tsan --names '$(TSAN_ROOMS)'
 TSAN_ROOMS := core text engine scheduler server
+
+lm-eval: build ## lm-evaluation-harness against the trained models (an environment of 0.9 GB); LM_EVAL_FLAGS="--family solar"
+	tools/lm_eval/run.sh build/shoal $(LM_EVAL_FLAGS)
 
 simulate: setup ## the scheduler in virtual time: 10,000 random traces from SEED on
 	cmake --preset release $(CONFIGURE)
