@@ -29,6 +29,8 @@ LORAX_CLASSES = {
     "http_version": "UnknownError",
     "unsupported_media_type": "UnknownError",
     "invalid_type": "ValidationError",
+    "adapter_already_loaded": "ValidationError",
+    "too_many_adapters": "ValidationError",
     "unknown_url": "NotFoundError",
     "method_not_allowed": "UnknownError",
     "invalid_api_key": "UnknownError",

@@ -63,6 +63,8 @@ def cases():
         if name not in MINIMAL:
             continue
         for field, field_schema in properties(schema).items():
+            if field in UNUSED:
+                continue
             yield path, name, (), field, field_schema
             if field == "parameters":
                 for inner, inner_schema in properties(field_schema).items():
@@ -79,8 +81,6 @@ def test_the_document_has_all_fields():
 @pytest.mark.parametrize(("path", "name", "within", "field", "schema"), CASES,
                          ids=[f"{path}-{'.'.join([*within, field])}" for path, _, within, field, _ in CASES])
 def test_wrong_types_are_refused_by_name(server, path, name, within, field, schema):
-    if field in UNUSED:
-        pytest.skip("never looked at")
     for wrong in wrong_values(field, schema):
         body = json.loads(json.dumps(MINIMAL[name]))
         place = body
