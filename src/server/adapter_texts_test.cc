@@ -232,6 +232,7 @@ TEST(AdapterTexts, ServesSeveralThreads) {
     found.adapters.write(std::to_string(i), "chat_template.jinja", fmt::format("template {}", i % 2));
   }
   std::vector<std::jthread> threads;
+  threads.reserve(4);
   for (int thread = 0; thread < 4; ++thread) {
     threads.emplace_back([&, thread] {
       for (int i = 0; i < 50; ++i) {

@@ -134,6 +134,7 @@ TEST(RuntimeAdapters, ServesSeveralThreads) {
   };
   {
     std::vector<std::jthread> threads;
+    threads.reserve(4);
     for (int thread = 0; thread < 4; ++thread) threads.emplace_back(work, thread);
   }
   for (const auto& [name, target] : adapters.list("t")) EXPECT_TRUE(adapters.remove("t", name));
