@@ -67,9 +67,11 @@ struct Arrivals {
 
   // One that ends after two steps, one whose adapter is not there, and one that goes on.
   void run() {
+    inner.hold();  // until all three are there, however busy the machine
     TestClient going_on(scheduler, request_of(4, 6));
     TestClient ends(scheduler, with_adapter(request_of(4, 2), "a"));
     TestClient waits(scheduler, with_adapter(request_of(4, 2), "slow-b"));
+    inner.resume();
     going_on.wait_for_end();
     ends.wait_for_end();
     late = !waits.poll();

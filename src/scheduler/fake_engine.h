@@ -88,7 +88,8 @@ class FakeEngine final : public Engine {
   std::int64_t num_pins() const;
   std::int64_t num_pins(const std::string& id) const;
 
-  // Steps wait at their beginning until they are allowed; by default they run freely.
+  // Steps wait at their beginning until they are allowed; by default they run freely. A step that waits for longer than
+  // a test's patience fails the test and holds no more.
   void hold();
   void allow(std::int64_t steps);
   void resume();

@@ -2,7 +2,10 @@
 
 #include <chrono>
 #include <ctime>
+#include <future>
+#include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/test_patience.h"
@@ -258,17 +261,17 @@ TEST(SchedulerLifecycle, ShutdownTellsEveryStream) {
   Wakeup wakeup;
   FakeEngine engine(small_engine(), wakeup);
   std::vector<TestClient> clients;
-  {
-    Scheduler scheduler(engine, wakeup, nullptr, {});
-    engine.hold();
-    clients.emplace_back(scheduler, with_adapter(request_of(5, 4000 / 8), "a"));
-    engine.wait_until_held();
-    clients.emplace_back(scheduler, with_adapter(request_of(5, 5), "slow-b"));
-    for (int i = 0; i < 10; ++i) clients.emplace_back(scheduler, request_of(5, 500, i));
-    engine.allow(3);
-    engine.wait_until_held();
-    engine.allow(1);
-  }
+  std::optional<Scheduler> scheduler(std::in_place, engine, wakeup, nullptr, SchedulerOptions{});
+  engine.hold();
+  clients.emplace_back(*scheduler, with_adapter(request_of(5, 4000 / 8), "a"));
+  engine.wait_until_held();
+  clients.emplace_back(*scheduler, with_adapter(request_of(5, 5), "slow-b"));
+  for (int i = 0; i < 10; ++i) clients.emplace_back(*scheduler, request_of(5, 500, i));
+  engine.allow(3);
+  engine.wait_until_held();
+  auto shutdown = std::async(std::launch::async, [&scheduler] { scheduler.reset(); });
+  // The loop may have looked for the stop just before it came, so that a step more is held, and needs a hand.
+  while (shutdown.wait_for(milliseconds(2)) != std::future_status::ready) engine.allow(1);
   for (std::size_t i = 0; i < clients.size(); ++i) {
     ASSERT_TRUE(clients[i].poll()) << i;
     ASSERT_TRUE(clients[i].error.has_value()) << i;

@@ -5,10 +5,12 @@
 
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "core/test_patience.h"
 #include "core/wakeup.h"
 #include "scheduler/scheduler.h"
 
@@ -43,10 +45,10 @@ class TestClient {
     return ended();
   }
   void wait_for_tokens(std::size_t count) {
-    while (!poll() && tokens.size() < count) bell_->wait();
+    while (!poll() && tokens.size() < count) wait();
   }
   void wait_for_end() {
-    while (!poll()) bell_->wait();
+    while (!poll()) wait();
   }
   void cancel() { stream_->cancel(); }
 
@@ -62,6 +64,11 @@ class TestClient {
   std::optional<Error> error;
 
  private:
+  // Thrown, so that a stream that never ends is a failed test and not one that never ends.
+  void wait() {
+    if (!bell_->wait_for(test::kPatience)) throw std::runtime_error("nothing came from the stream");
+  }
+
   // Shared with the callback, which may still run when the last event was read.
   std::shared_ptr<Wakeup> bell_;
   std::shared_ptr<EventStream> stream_;

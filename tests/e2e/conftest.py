@@ -152,9 +152,15 @@ def paced_model(tiny_folder, tmp_path) -> Path:
     return paced_copy(tiny_folder, tmp_path, hidden_size=512, intermediate_size=2048, num_hidden_layers=8, head_dim=128)
 
 
+def warm(server: Server) -> Server:
+    """After a first answer: the first step touches memory of all layers' caches, which a busy host takes a second to find."""
+    assert server.token_ids("x", max_new_tokens=2)
+    return server
+
+
 @pytest.fixture
 def paced_server(paced_model):
-    running = Server(paced_model, "--load-format", "dummy")
+    running = warm(Server(paced_model, "--load-format", "dummy"))
     yield running
     assert running.stop() == 0
 
@@ -163,7 +169,7 @@ def paced_server(paced_model):
 def deep_server(tiny_folder, tmp_path):
     """Many layers, which the tiny model's adapters change the first two of."""
     (tmp_path / "adapters").symlink_to(tiny_folder / "adapters")
-    running = Server(paced_copy(tiny_folder, tmp_path, num_hidden_layers=32), "--load-format", "dummy")
+    running = warm(Server(paced_copy(tiny_folder, tmp_path, num_hidden_layers=32), "--load-format", "dummy"))
     yield running
     assert running.stop() == 0
 

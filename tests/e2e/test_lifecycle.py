@@ -61,15 +61,19 @@ async def storm(port: int, count: int, seed: int) -> list[str]:
 def test_cancel_storm_leaks_nothing(own_server):
     # One compute thread: steps of a tiny model then cost the same on a busy machine.
     server = own_server("--threads", "1")
-    outcomes = asyncio.run(storm(server.port, 500, seed=1))
+    outcomes = asyncio.run(storm(server.port, NUM_STORM // 4, seed=1))
     server.wait_idle()
-    rss_early = server.status("VmRSS")
-    outcomes += asyncio.run(storm(server.port, NUM_STORM - 500, seed=2))
-    server.wait_idle()
-    rss_late = server.status("VmRSS")
+    rss = [server.status("VmRSS")]
+    # What leaks grows every time; what an allocator keeps for the worst moment so far does not.
+    for seed in (2, 3, 4):
+        outcomes += asyncio.run(storm(server.port, 3 * NUM_STORM // 4, seed=seed))
+        server.wait_idle()
+        rss.append(server.status("VmRSS"))
+        if rss[-1] <= rss[-2] * 1.02:
+            break
     assert outcomes.count("left") > NUM_STORM // 5
     assert server.metric("shoal_used_blocks") == 0
-    assert rss_late <= rss_early * 1.02, f"VmRSS grew from {rss_early} to {rss_late} kB"
+    assert rss[-1] <= rss[-2] * 1.02, f"VmRSS of {rss} kB"
     assert server.metric("shoal_requests_cancelled") > 0
     assert len(server.token_ids("x", max_new_tokens=5)) == 5
 
