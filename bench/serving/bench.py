@@ -190,6 +190,9 @@ def in_short(record: dict) -> str:
         parts.append(f"errors {record['errors']}")
     if record["cores_of_others"] > 0.1:
         parts.append(f"{record['cores_of_others']:.2f} cores busy with something else")
+    stolen = record["server"]["stolen_cpu_s"] / record["server"]["clock_s"]
+    if stolen > 0.01:
+        parts.append(f"{stolen:.2f} cores taken by the host of this machine")
     if record["client"]["held_up"]:
         parts.append("THE CLIENT ITSELF WAS HELD UP")
     return ", ".join(parts)

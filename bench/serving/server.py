@@ -17,6 +17,7 @@ COUNTERS = ("shoal_adapter_loads", "shoal_adapter_load_failures", "shoal_adapter
             'shoal_adapter_hits{tier="device"}', 'shoal_adapter_hits{tier="host"}',
             'shoal_adapter_evictions{tier="device"}', 'shoal_adapter_evictions{tier="host"}', "shoal_steps",
             "shoal_generated_tokens", "shoal_prompt_tokens", "shoal_preemptions")
+IN_WORK = ("shoal_queued", "shoal_running")
 
 
 def _free_port() -> int:
@@ -67,8 +68,19 @@ class Server:
 
     def metrics(self) -> dict[str, float]:
         """Of COUNTERS those that this server has."""
+        return self._values(COUNTERS)
+
+    def wait_until_idle(self, seconds: float = 600) -> None:
+        """Until nothing is queued and nothing runs."""
+        deadline = time.monotonic() + seconds
+        while any((busy := self._values(IN_WORK)).values()) or len(busy) < len(IN_WORK):
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"the server is still busy after {seconds:.0f} s: {busy}")
+            time.sleep(0.5)
+
+    def _values(self, names: tuple[str, ...]) -> dict[str, float]:
         text = self._get("/metrics")[1]
-        found = {name: re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE) for name in COUNTERS}
+        found = {name: re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE) for name in names}
         return {name: float(match.group(1)) for name, match in found.items() if match}
 
     def usage(self) -> dict[str, float]:
@@ -83,13 +95,19 @@ class Server:
         return usage
 
     def counters(self) -> dict[str, float]:
-        return self.metrics() | self.usage() | {"machine_cpu_s": machine_cpu_s(), "clock_s": time.monotonic()}
+        return self.metrics() | self.usage() | {"machine_cpu_s": machine_cpu_s(), "stolen_cpu_s": stolen_cpu_s(),
+                                                  "clock_s": time.monotonic()}
 
 
 def machine_cpu_s() -> float:
     """Seconds of CPU that all processes of the machine took since it started."""
     user, nice, system, _, _, irq, softirq = map(int, Path("/proc/stat").read_text().split()[1:8])
     return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+
+
+def stolen_cpu_s() -> float:
+    """Seconds of CPU that this machine wanted and its host gave to others, since it started."""
+    return int(Path("/proc/stat").read_text().split()[8]) / os.sysconf("SC_CLK_TCK")
 
 
 def machine() -> str:

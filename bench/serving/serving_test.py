@@ -19,6 +19,7 @@ import traces  # noqa: E402
 from chart import chart, powers, round_steps  # noqa: E402
 from chunk import overlapping_gaps  # noqa: E402
 from client import CUT_OFF, Outcome, Pool, message_of  # noqa: E402
+from connections import judge  # noqa: E402
 from traces import Lengths, Mix, Planned  # noqa: E402
 
 LENGTHS = Lengths((8, 16), (2, 6))
@@ -379,3 +380,12 @@ def test_repeats_show_their_spread():
     assert report.spread([3.0, 1.0, 2.0]) == "2.000 (1.000 - 3.000)"
     assert report.spread([1.0]) == "1.000"
     assert report.spread([1.0, None, None]) == "endless (1.000 - endless)"
+
+
+def test_runs_beside_connections_are_judged_by_those_around_them():
+    def run(p99: float) -> dict:
+        return {key: {"p99": p99} for key in ("first_token_s", "inter_token_s", "end_to_end_s")}
+
+    verdict = judge([run(1.0), run(4.0), run(4.0)], [run(2.0), run(6.0)])
+    assert verdict["worst"] == dict.fromkeys(run(0.0), pytest.approx(1.5))
+    assert verdict["drift"] == dict.fromkeys(run(0.0), pytest.approx(4.0))
