@@ -128,6 +128,20 @@ def test_suffix_is_fill_in_the_middle(openai_client, tmp_path):
             assert answer.choices == raw.choices
             assert answer.usage == raw.usage
             assert "<fim" not in answer.choices[0].text
+        # What follows the stop string stays out of every choice, streamed or not.
+        request |= {"prompt": "def add(a, b):\n    ", "suffix": "\n    return c\n", "temperature": 1, "seed": 7, "n": 3}
+        whole = client.completions.create(**request)
+        text = max((choice.text for choice in whole.choices), key=len)
+        stop = text[len(text) // 2:len(text) // 2 + 2]
+        cut = client.completions.create(**request, stop=stop)
+        streamed = ["", "", ""]
+        for chunk in client.completions.create(**request, stop=stop, stream=True):
+            for choice in chunk.choices:
+                streamed[choice.index] += choice.text
+        for before, after, parts in zip(whole.choices, cut.choices, streamed):
+            assert after.text == parts == before.text.partition(stop)[0]
+            assert after.finish_reason == ("stop" if stop in before.text else before.finish_reason)
+        assert any(stop in choice.text for choice in whole.choices)
         echoed = client.completions.create(model="", max_tokens=4, temperature=0, prompt="def", suffix="c", echo=True, n=2)
         assert all(choice.text.startswith("def") and "<fim" not in choice.text for choice in echoed.choices)
     finally:

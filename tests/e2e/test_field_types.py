@@ -17,6 +17,8 @@ MINIMAL = {
     "EmbeddingsRequest": {"model": "", "input": "x"},
     "TokenizeRequest": {"inputs": "x"},
     "DetokenizeRequest": {"tokens": [1]},
+    "LoadAdapterRequest": {"lora_name": "never-loaded", "lora_path": "tenant-1"},
+    "UnloadAdapterRequest": {"lora_name": "never-loaded"},
 }
 ALSO_TAKEN = {"guided_json": {"boolean"}}  # `true` is a JSON schema
 UNUSED = {"user"}  # taken from clients that send it, and never looked at

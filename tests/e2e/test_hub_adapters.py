@@ -107,6 +107,27 @@ def test_a_cache_of_another_program_is_used(hub, serve, tmp_path):
     assert len(hub.seen) == asked, "offline means offline"
 
 
+def test_adapters_of_the_hub_merge_and_private_ones_only_for_their_reader(hub, serve):
+    server = serve(hub)
+
+    def merge(ids: list[str], **parameters) -> requests.Response:
+        merged = {"ids": ids, "weights": [0.5, 0.5], "merge_strategy": "ties", "density": 0.5}
+        body = {"inputs": PROMPT, "parameters": {"max_new_tokens": 10, "details": True, "merged_adapters": merged, **parameters}}
+        return requests.post(server.url + "/generate", json=body, timeout=120)
+
+    members = ["acme/public", "acme/private"]
+    for token in ({}, {"api_token": OTHER_TOKEN}):
+        refused = merge(members, **token)
+        assert refused.status_code == 424 and "acme/private" in refused.json()["error"], refused.text
+    merged = merge(members, api_token=TOKEN)
+    assert ids(merged) == ids(merge(["tenant-1", "tenant-2"], adapter_source="local"))
+    assert merged.headers["x-adapter-id"] == "acme/public,acme/private"
+    assert merged.headers["x-adapter-source"] == "hub"
+    # What its reader loaded is no other's, though it lies in memory and on disk.
+    assert merge(members, api_token=OTHER_TOKEN).status_code == 424
+    assert ids(merge(members, api_token=TOKEN)) == ids(merged)
+
+
 def test_sources_that_nobody_turned_on_are_refused(hub, own_server):
     server = own_server(env={"HF_ENDPOINT": hub.url})
     for source in ("hub", "s3", "pbase"):
