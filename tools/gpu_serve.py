@@ -25,7 +25,7 @@ IN_FLIGHT, ROUNDS, NEW_TOKENS, CACHE_BLOCKS = 16, 2, 60, 40
 LOGPROB_TOLERANCE = 2e-3
 EMBEDDING_TOLERANCE = 1e-3  # of the longest vector's length
 # Among few tokens: in the long tail of a vocabulary a draw between two tokens hangs on the last bits of the logits.
-SAMPLED = {"do_sample": True, "top_k": 10, "repetition_penalty": 1.2}
+SAMPLED = {"do_sample": True, "top_k": 10, "repetition_penalty": 1.2, "watermark": True}
 GENERATE, EMBED = "/generate", "/embed"
 AT_LEAST = 10  # of each kind of pressure
 

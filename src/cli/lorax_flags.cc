@@ -31,7 +31,6 @@ constexpr const char* kOneDevice = "one device serves the model";
 constexpr const char* kNoRanks = "there are no ranks to meet";
 constexpr const char* kNoTunnel = "no tunnel is opened; put a proxy before the server";
 constexpr const char* kNoRope = "rotary angles are those of config.json";
-constexpr const char* kNoWatermark = "`watermark` is not served";
 
 // clang-format off
 constexpr std::array kFlags = {
@@ -74,8 +73,6 @@ constexpr std::array kFlags = {
     LoraxFlag{"--compile-max-rank", "LORAX_COMPILE_MAX_RANK", kIgnored, "", kGraphs},
     LoraxFlag{"--otlp-endpoint", "OTLP_ENDPOINT", kIgnored, "", "no traces are sent; x-request-id ties log lines together"},
     LoraxFlag{"-e,--env", "", kIgnored, "", "the log of the start names device and memory, `shoal --version` the version"},
-    LoraxFlag{"--watermark-gamma", "WATERMARK_GAMMA", kIgnored, "", kNoWatermark},
-    LoraxFlag{"--watermark-delta", "WATERMARK_DELTA", kIgnored, "", kNoWatermark},
     LoraxFlag{"", "REQUEST_LOGGER_URL", kIgnored, "", "no prompts or answers are sent elsewhere"},
 };
 // clang-format on

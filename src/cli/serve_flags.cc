@@ -27,6 +27,15 @@ void add_limits(CLI::App& command, ServeOptions& options) {
       ->envname("MAX_BEST_OF")
       ->check(CLI::Range(1, 128))
       ->capture_default_str();
+  command.add_option("--watermark-gamma", options.server.watermark_gamma, "share of green tokens of a watermark")
+      ->envname("WATERMARK_GAMMA")
+      ->check(number_between(0.001, 0.999))
+      ->capture_default_str();
+  command
+      .add_option("--watermark-delta", options.server.watermark_delta, "what is added to the logits of green tokens")
+      ->envname("WATERMARK_DELTA")
+      ->check(number_between(0.0, 100.0))
+      ->capture_default_str();
   command.add_option("--max-input-length", options.max_input_length, "prompt tokens (default: max-total-tokens - 1)")
       ->envname("MAX_INPUT_LENGTH")
       ->check(at_least(1));

@@ -296,7 +296,7 @@ void ModelEngine::run_model(Context& ctx, const ForwardInput& in, const StepUnde
     logits = model_->lm_head(ctx, logits, in.adapter_data.logits);
   }
   logits = unsampled_->take_logits(ctx, logits);
-  if (!step.sample_rows.empty()) sampler_->sample(ctx, logits);
+  if (!step.sample_rows.empty()) sampler_->sample(ctx, logits, in.input_ids);
 }
 
 GraphKey ModelEngine::graph_key(const ForwardInput& in) const {
@@ -349,9 +349,11 @@ void ModelEngine::list_sample_rows(StepUnderWay& step) {
   const StepPlan& plan = *step.plan;
   step.sample_rows.clear();
   if (plan.return_logits) return;
+  std::int64_t end_of_tokens = 0;
   for (std::size_t i = 0; i < plan.sequences.size(); ++i) {
     const PlanSequence& sequence = plan.sequences[i];
     const std::int32_t end = sequence.cached_length + sequence.query_length;
+    end_of_tokens += sequence.query_length;
     const std::span<const LogitBias> biases(plan.biases.data() + sequence.bias_begin,
                                             static_cast<std::size_t>(sequence.num_biases));
     if (sequence.embed) continue;
@@ -362,7 +364,8 @@ void ModelEngine::list_sample_rows(StepUnderWay& step) {
                                   .mask_row = row + 1 == sequence.logit_rows ? sequence.mask_row : -1,
                                   .biases = biases,
                                   .score = sequence.score,
-                                  .num_top = sequence.num_top});
+                                  .num_top = sequence.num_top,
+                                  .after = end_of_tokens - sequence.logit_rows + row});
       step.result.samples.push_back({.sequence = static_cast<std::int32_t>(i)});
     }
   }

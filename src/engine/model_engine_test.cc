@@ -62,6 +62,10 @@ class MixedSteps {
     if (index % 2 == 1) {
       sequence.sampling = {.greedy = false, .temperature = 0.7F, .top_k = 20, .top_p = 0.9F, .seed = 5};
     }
+    if (index % 4 == 2) {
+      sequence.sampling.watermark_gamma = 0.5F;
+      sequence.sampling.watermark_delta = 2.0F;
+    }
     if (index % 3 == 1) {
       sequence.sampling.repetition_penalty = 1.2F;
       sequence.sampling.frequency_penalty = 0.1F;

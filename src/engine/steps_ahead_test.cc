@@ -57,6 +57,8 @@ class StepsAheadTest : public testing::Test {
                      .logit_rows = 1};
     if (index % 2 == 1) row.sampling = {.greedy = false, .temperature = 0.9F, .top_k = 30, .seed = 5};
     if (index == 2) row.sampling.repetition_penalty = 1.3F;
+    if (index == 3 || index == 4) row.sampling.watermark_gamma = 0.5F;
+    if (index == 3 || index == 4) row.sampling.watermark_delta = 5.0F;
     if (index == 1) row.score = ScoreKind::kSampled;
     if (index == 3) row.score = ScoreKind::kModel;
     row.num_top = row.score == ScoreKind::kNone ? 0 : 3;

@@ -85,6 +85,15 @@ void Backend::add_biases(Context&, const Tensor& begin, const Tensor& biases, co
   }
 }
 
+void Backend::add_watermark(Context&, const WatermarkInput& in, const Tensor& logits) const {
+  for (std::int64_t row = 0; row < logits.dim(0); ++row) {
+    const std::int64_t after = in.after.data<std::int64_t>()[row];
+    if (after < 0) continue;
+    add_watermark_to_row(in.ids.data<std::int64_t>()[after], in.gamma.data<float>()[row], in.delta.data<float>()[row],
+                         0, logits.dim(1), logits.row<float>(row));
+  }
+}
+
 void Backend::count_sampled(Context&, const Tensor& tokens, const Tensor& count_slot,
                             const Tensor& token_counts) const {
   for (std::int64_t row = 0; row < tokens.dim(0); ++row) {

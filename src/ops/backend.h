@@ -20,6 +20,7 @@
 #include "ops/ranking.h"
 #include "ops/rotary.h"
 #include "ops/sampling.h"
+#include "ops/watermark.h"
 
 namespace shoal {
 
@@ -130,6 +131,7 @@ class Backend {
   virtual void rank_logits(Context& ctx, const Tensor& logits, const RankedColumns& columns, const Tensor& tokens,
                            const RankingOutput& out) const = 0;
   virtual void add_biases(Context& ctx, const Tensor& begin, const Tensor& biases, const Tensor& logits) const;
+  virtual void add_watermark(Context& ctx, const WatermarkInput& in, const Tensor& logits) const;
   virtual void count_sampled(Context& ctx, const Tensor& tokens, const Tensor& count_slot,
                              const Tensor& token_counts) const;
   virtual void take_sampled(Context& ctx, const Tensor& sampled, const Tensor& source_rows, const Tensor& ids) const;

@@ -8,8 +8,8 @@
 namespace shoal {
 namespace {
 
-constexpr std::int64_t kArrays = 13;
-constexpr std::int64_t kBytesPerRow = 53;  // of all arrays
+constexpr std::int64_t kArrays = 16;
+constexpr std::int64_t kBytesPerRow = 69;  // of all arrays
 constexpr std::int64_t kResultBytesPerRow = sizeof(std::int64_t) + sizeof(float);
 
 // Tokens, then logprobs, of `rows` rows.
@@ -41,6 +41,9 @@ Sampler::Sampler(const Backend& backend, const RankedColumns& columns, std::int6
   }
   for (std::vector<std::int32_t>* values : {&top_k_, &position_, &count_slot_, &mask_slot_}) values->reserve(rows);
   seed_.reserve(rows);
+  after_.reserve(rows);
+  gamma_.reserve(rows);
+  delta_.reserve(rows);
   greedy_.reserve(rows);
 }
 
@@ -123,6 +126,7 @@ void Sampler::prepare(Stream stream, std::span<const SampleRow> rows, const std:
             .mask_slot = staging_.put(mask_slot_, DType::kInt32, capacity),
             .mask = stage_masks(stream, mask_words),
             .leave_kept = false};
+  prepare_watermarks(rows);
   staging_.flush(stream);
   prepare_biases(stream, rows);
   prepare_scores(rows);
@@ -130,6 +134,26 @@ void Sampler::prepare(Stream stream, std::span<const SampleRow> rows, const std:
   turn_ = 1 - turn_;
   device_tokens_ = tokens_in(device_results(), std::ssize(rows));
   device_logprobs_ = logprobs_in(device_results(), std::ssize(rows));
+}
+
+// Behind the arrays of all steps, which stay where captured graphs read them.
+void Sampler::prepare_watermarks(std::span<const SampleRow> rows) {
+  watermark_ = {};
+  const auto has_one = [](const SampleRow& row) { return row.params.has_watermark(); };
+  if (std::none_of(rows.begin(), rows.end(), has_one)) return;
+  after_.clear();
+  gamma_.clear();
+  delta_.clear();
+  for (const SampleRow& row : rows) {
+    after_.push_back(has_one(row) ? row.after : -1);
+    gamma_.push_back(row.params.watermark_gamma);
+    delta_.push_back(row.params.watermark_delta);
+  }
+  const auto capacity = static_cast<std::size_t>(max_sequences_);
+  watermark_ = {.ids = Tensor(),
+                .after = staging_.put(after_, DType::kInt64, capacity),
+                .gamma = staging_.put(gamma_, DType::kFloat32, capacity),
+                .delta = staging_.put(delta_, DType::kFloat32, capacity)};
 }
 
 void Sampler::prepare_biases(Stream stream, std::span<const SampleRow> rows) {
@@ -170,6 +194,7 @@ void Sampler::prepare_scores(std::span<const SampleRow> rows) {
 SamplerShape Sampler::shape() const {
   return {.counts = has_counts(),
           .masks = input_.mask.defined(),
+          .watermarks = watermark_.after.defined(),
           .bias_capacity = biases_.empty() ? 0 : bias_capacity_,
           .model_top = model_scorer_.is_prepared() ? model_scorer_.num_top() : -1,
           .sampled_top = sampled_scorer_.is_prepared() ? sampled_scorer_.num_top() : -1};
@@ -182,7 +207,7 @@ TokenScore Sampler::score(const SampleResults& results, const SampleRow& row, st
                                        results.logprobs.data<float>()[index]);
 }
 
-void Sampler::sample(Context& ctx, const Tensor& logits) {
+void Sampler::sample(Context& ctx, const Tensor& logits, const Tensor& input_ids) {
   const std::int64_t num_rows = device_tokens_.dim(0);
   CHECK_EQ(logits.dim(0), num_rows);
   input_.logits = logits;
@@ -192,6 +217,10 @@ void Sampler::sample(Context& ctx, const Tensor& logits) {
     backend_.copy(ctx.stream, logits, model_logits);
   }
   if (!biases_.empty()) ops::add_biases(ctx, bias_begin_on_device_, biases_on_device_, logits);
+  if (watermark_.after.defined()) {
+    watermark_.ids = input_ids;
+    ops::add_watermark(ctx, watermark_, logits);
+  }
   ops::sample(ctx, input_, {.token = device_tokens_, .logprob = device_logprobs_});
   if (model_scorer_.is_prepared()) model_scorer_.rank(ctx, model_logits, device_tokens_);
   if (sampled_scorer_.is_prepared()) sampled_scorer_.rank(ctx, logits, device_tokens_);

@@ -13,6 +13,7 @@
 #include "ops/backend.h"
 #include "ops/sampling.h"
 #include "ops/staging.h"
+#include "ops/watermark.h"
 #include "sampling/sampling_params.h"
 #include "sampling/token_scorer.h"
 
@@ -27,12 +28,14 @@ struct SampleRow {
   std::span<const LogitBias> biases = {};  // no id twice
   ScoreKind score = ScoreKind::kNone;
   std::int32_t num_top = 0;  // likeliest tokens that come with the score
+  std::int64_t after = -1;   // index in the step's input ids of the token before the sampled one; for a watermark
 };
 
 // All that decides which kernels sample() queues, and on which memory, beside the number of rows.
 struct SamplerShape {
   bool counts = false;
   bool masks = false;              // some row has a mask
+  bool watermarks = false;         // some row has one
   std::int64_t bias_capacity = 0;  // 0: no biases in this step
   std::int64_t model_top = -1;     // likeliest tokens that are looked for; -1: no scores of this kind
   std::int64_t sampled_top = -1;
@@ -61,7 +64,8 @@ class Sampler {
   // these rows on their way to the device. `mask_words` [mask rows, ceil(vocab_limit / 32)] stay until the step ended.
   void prepare(Stream stream, std::span<const SampleRow> rows, const std::vector<std::int32_t>& mask_words);
   // One token a prepared row: logits float32 [rows, width of the vocabulary], overwritten. Counts what it sampled.
-  void sample(Context& ctx, const Tensor& logits);
+  // input_ids i64 [tokens] are the step's, on the device.
+  void sample(Context& ctx, const Tensor& logits, const Tensor& input_ids);
   // Queues the results' way to the host, where they are read once the stream has passed.
   SampleResults download(Stream stream);
   SamplerShape shape() const;
@@ -77,6 +81,7 @@ class Sampler {
     return backend_.device() == DeviceKind::kCpu ? host_results_[turn_] : device_results_;
   }
   void fill_arrays(std::span<const SampleRow> rows);
+  void prepare_watermarks(std::span<const SampleRow> rows);
   void prepare_biases(Stream stream, std::span<const SampleRow> rows);
   void prepare_scores(std::span<const SampleRow> rows);
   Tensor stage_masks(Stream stream, const std::vector<std::int32_t>& mask_words);
@@ -92,6 +97,9 @@ class Sampler {
   std::vector<float> temperature_, top_p_, typical_p_, min_p_, repetition_, frequency_, presence_;
   std::vector<std::int32_t> top_k_, position_, count_slot_, mask_slot_;
   std::vector<std::int64_t> seed_;
+  // Of watermarks; empty where no row has one.
+  std::vector<std::int64_t> after_;
+  std::vector<float> gamma_, delta_;
   Staging staging_;
   // Biases of the prepared rows; memory for them is taken when the first come.
   std::vector<std::int32_t> bias_begin_;  // [rows + 1]
@@ -101,7 +109,8 @@ class Sampler {
   Tensor bias_begin_on_device_, biases_on_device_;
   std::optional<Staging> mask_staging_;  // made when the first row with a mask comes
   TokenScorer model_scorer_, sampled_scorer_;
-  SamplingInput input_;  // of the prepared rows, but for the logits
+  SamplingInput input_;       // of the prepared rows, but for the logits
+  WatermarkInput watermark_;  // the same, but for the ids; undefined tensors where no row has one
   // A token, then a logprob, for each row.
   std::array<Buffer, 2> host_results_;  // steps take them in turns
   Buffer device_results_;               // none where the device is the host

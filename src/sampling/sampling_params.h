@@ -19,7 +19,10 @@ struct SamplingParams {
   float frequency_penalty = 0.0F;
   float presence_penalty = 0.0F;
   std::uint64_t seed = 0;
+  float watermark_gamma = 0.0F;  // share of green tokens, in (0, 1); 0: no watermark
+  float watermark_delta = 0.0F;  // what their logits get
 
+  bool has_watermark() const { return watermark_gamma > 0.0F; }
   bool has_penalties() const {
     return repetition_penalty != 1.0F || frequency_penalty != 0.0F || presence_penalty != 0.0F;
   }

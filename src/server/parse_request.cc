@@ -112,12 +112,10 @@ void read_native_parameters(FieldReader& reader, GenerateParameters& parameters)
   reader.read("truncate", parameters.truncate);
   reader.read("details", parameters.details);
   read_native_scores(reader, parameters);
-  bool watermark = false;
-  reader.read("watermark", watermark);
+  reader.read("watermark", parameters.watermark);
   bool apply_chat_template = false;
   reader.read("apply_chat_template", apply_chat_template);
   note_unserved_fields(reader, parameters, kUnservedNative);
-  note_unserved(parameters, watermark, "watermark");
 }
 
 void read_stop(FieldReader& reader, GenerateParameters& parameters) {

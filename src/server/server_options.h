@@ -44,6 +44,8 @@ struct ServerOptions {
   std::int64_t max_concurrent_requests = 1024;           // shown by /info; the scheduler enforces it
   std::int64_t max_stop_sequences = 4;
   std::int64_t max_best_of = 2;                          // of the native routes
+  float watermark_gamma = 0.5F;                          // share of green tokens, in (0, 1)
+  float watermark_delta = 2.0F;                          // what the logits of green ones get
   std::int64_t max_input_length = 0;                     // tokens of a prompt
   std::int64_t max_total_tokens = 0;                     // prompt and answer
   std::int64_t max_batch_total_tokens = 0;               // shown by /info

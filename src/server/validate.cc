@@ -167,8 +167,13 @@ bool samples(const GenerateParameters& p) {
          p.typical_p.value_or(1.0F) < 1.0F || p.min_p.value_or(0.0F) > 0.0F;
 }
 
-SamplingParams make_sampling(const GenerateParameters& p, std::int64_t vocab_size, std::uint64_t random_seed) {
+SamplingParams make_sampling(const GenerateParameters& p, const ServerOptions& options, std::int64_t vocab_size,
+                             std::uint64_t random_seed) {
   SamplingParams sampling;
+  if (p.watermark) {
+    sampling.watermark_gamma = options.watermark_gamma;
+    sampling.watermark_delta = options.watermark_delta;
+  }
   sampling.repetition_penalty = p.repetition_penalty.value_or(1.0F);
   sampling.frequency_penalty = p.frequency_penalty.value_or(0.0F);
   sampling.presence_penalty = p.presence_penalty.value_or(0.0F);
@@ -307,7 +312,7 @@ Parsed<PreparedRequest> prepare_request(const GenerateParameters& parameters, st
   request.prompt_ids = std::move(prompt_ids);
   request.max_new_tokens = max_new_tokens;
   request.embed = parameters.embed;
-  request.sampling = make_sampling(parameters, vocab_size, random_seed);
+  request.sampling = make_sampling(parameters, options, vocab_size, random_seed);
   request.stop = parameters.stop;
   request.stop_text = parameters.stop_text;
   request.stop_token_ids = parameters.stop_token_ids;

@@ -42,7 +42,7 @@ def test_64_streams_over_nine_models_share_their_steps(deep_server):
 def test_sampled_requests_do_not_see_their_batch_mates(server):
     options = [
         {"max_new_tokens": 30, "do_sample": True, "seed": seed, "temperature": 0.5 + seed / 10, "top_k": 5 + seed,
-         "repetition_penalty": 1.0 + seed / 20, "adapter_id": ADAPTERS[seed % 8]}
+         "repetition_penalty": 1.0 + seed / 20, "watermark": seed % 3 == 1, "adapter_id": ADAPTERS[seed % 8]}
         for seed in range(16)
     ]
     solo = [server.token_ids("The quick", **parameters) for parameters in options]

@@ -50,7 +50,6 @@ def native(**parameters):
     (422, "validation", native(stop=["a"] * 5)),
     (422, "validation", native(stop=[""])),
     (422, "validation", native(truncate=0)),
-    (422, "validation", native(watermark=True)),
     (422, "validation", native(schema={"type": "object"})),
     (422, "validation", native(adapter_source="local")),
     (422, "validation", native(adapter_id="a\r\nx-evil: 1")),

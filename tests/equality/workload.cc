@@ -49,6 +49,10 @@ SamplingParams sampling_of(std::size_t index) {
     sampling.frequency_penalty = 0.1F;
     sampling.presence_penalty = 0.2F;
   }
+  if (index % 5 == 1) {
+    sampling.watermark_gamma = 0.4F;
+    sampling.watermark_delta = 3.0F;
+  }
   return sampling;
 }
 

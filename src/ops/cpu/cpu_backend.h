@@ -51,6 +51,7 @@ class CpuBackend final : public Backend {
   void lora_add(Context& ctx, const Tensor& x, const LoraBatch& batch, std::span<const LoraPart> parts,
                 const Tensor& out) const override;
   void sample(Context& ctx, const SamplingInput& in, const SamplingOutput& out) const override;
+  void add_watermark(Context& ctx, const WatermarkInput& in, const Tensor& logits) const override;
   void rank_logits(Context& ctx, const Tensor& logits, const RankedColumns& columns, const Tensor& tokens,
                    const RankingOutput& out) const override;
 

@@ -267,6 +267,21 @@ Choice sample_row(const KernelTable& kernels, const SamplingInput& in, std::int6
 
 }  // namespace
 
+// Spans of the vocabulary rather than rows: one row costs as much as a norm of the whole step.
+void CpuBackend::add_watermark(Context&, const WatermarkInput& in, const Tensor& logits) const {
+  constexpr std::int64_t kWatermarkSpan = 4096;
+  const std::int64_t vocab = logits.dim(1);
+  const std::int64_t num_spans = (vocab + kWatermarkSpan - 1) / kWatermarkSpan;
+  pool_.parallel_for(logits.dim(0) * num_spans, [&](std::int64_t task) {
+    const std::int64_t row = task / num_spans;
+    const std::int64_t after = in.after.data<std::int64_t>()[row];
+    if (after < 0) return;
+    const std::int64_t begin = task % num_spans * kWatermarkSpan;
+    add_watermark_to_row(in.ids.data<std::int64_t>()[after], in.gamma.data<float>()[row], in.delta.data<float>()[row],
+                         begin, std::min(begin + kWatermarkSpan, vocab), logits.row<float>(row));
+  });
+}
+
 void CpuBackend::sample(Context& ctx, const SamplingInput& in, const SamplingOutput& out) const {
   const std::int64_t rows = in.logits.dim(0);
   if (rows == 0) return;

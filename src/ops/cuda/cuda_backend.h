@@ -90,6 +90,7 @@ class CudaBackend final : public Backend {
   void rank_logits(Context& ctx, const Tensor& logits, const RankedColumns& columns, const Tensor& tokens,
                    const RankingOutput& out) const override;
   void add_biases(Context& ctx, const Tensor& begin, const Tensor& biases, const Tensor& logits) const override;
+  void add_watermark(Context& ctx, const WatermarkInput& in, const Tensor& logits) const override;
   void count_sampled(Context& ctx, const Tensor& tokens, const Tensor& count_slot,
                      const Tensor& token_counts) const override;
   void take_sampled(Context& ctx, const Tensor& sampled, const Tensor& source_rows, const Tensor& ids) const override;

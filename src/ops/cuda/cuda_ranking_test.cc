@@ -76,5 +76,23 @@ TEST_F(CudaRanking, BiasesAddToTheirRowsAlone) {
   expect_equal_bits(logits.device.download(), logits.reference, "biases");
 }
 
+TEST_F(CudaRanking, WatermarksAddToGreenTokensOfTheirRowsAlone) {
+  RandomFill random(23);
+  constexpr std::int64_t kRows = 5;
+  for (const std::int64_t vocab : {std::int64_t{1}, std::int64_t{4001}, std::int64_t{49'152}}) {
+    const Twin logits = twin(random.tensor(DType::kFloat32, {kRows, vocab}), kOddGuards);
+    const Twin ids = twin(host_values(std::vector<std::int64_t>{0, 255'999, 7, 49'151}, DType::kInt64));
+    const Twin after = twin(host_values(std::vector<std::int64_t>{3, -1, 0, 1, 1}, DType::kInt64));
+    const Twin gamma = twin(host_values(std::vector<float>{0.5F, 0.0F, 0.001F, 0.999F, 0.25F}, DType::kFloat32));
+    const Twin delta = twin(host_values(std::vector<float>{2.0F, 0.0F, 0.1F, 100.0F, 0.0F}, DType::kFloat32));
+    for (const Side side : {Side::kDevice, Side::kReference}) {
+      ops::add_watermark(
+          ctx(side), {.ids = ids.on(side), .after = after.on(side), .gamma = gamma.on(side), .delta = delta.on(side)},
+          logits.on(side));
+    }
+    expect_equal_bits(logits.device.download(), logits.reference, "watermarks");
+  }
+}
+
 }  // namespace
 }  // namespace shoal

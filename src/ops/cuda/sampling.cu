@@ -248,11 +248,15 @@ __device__ void keep_typical(Team& team, const Row& row, double p, Weights& weig
 
 // --- choice ---
 
-// uniform_random() of ops/random.h, times 2^24.
-__device__ std::uint32_t uniform_24_bits(std::int64_t seed, std::int32_t position) {
-  auto key0 = static_cast<std::uint32_t>(seed);
-  auto key1 = static_cast<std::uint32_t>(static_cast<std::uint64_t>(seed) >> 32);
-  std::uint32_t x[4] = {static_cast<std::uint32_t>(position), 0, 0, 0};
+struct PhiloxBlock {
+  std::uint32_t x[4];
+};
+
+// As in ops/random.h.
+__device__ PhiloxBlock philox4x32(std::uint64_t key, PhiloxBlock counter) {
+  auto key0 = static_cast<std::uint32_t>(key);
+  auto key1 = static_cast<std::uint32_t>(key >> 32);
+  std::uint32_t(&x)[4] = counter.x;
   for (int round = 0; round < 10; ++round) {
     const std::uint64_t product0 = std::uint64_t{0xD2511F53U} * x[0];
     const std::uint64_t product1 = std::uint64_t{0xCD9E8D57U} * x[2];
@@ -263,7 +267,12 @@ __device__ std::uint32_t uniform_24_bits(std::int64_t seed, std::int32_t positio
     key0 += 0x9E3779B9U;
     key1 += 0xBB67AE85U;
   }
-  return x[0] >> 8;
+  return counter;
+}
+
+// uniform_random() of ops/random.h, times 2^24.
+__device__ std::uint32_t uniform_24_bits(std::int64_t seed, std::int32_t position) {
+  return philox4x32(static_cast<std::uint64_t>(seed), {{static_cast<std::uint32_t>(position), 0, 0, 0}}).x[0] >> 8;
 }
 
 struct Choice {
@@ -360,6 +369,23 @@ __global__ void add_biases_kernel(const std::int32_t* begin, const LogitBias* bi
   }
 }
 
+// A thread for four ids, which share a block of random words; grid [blocks, rows].
+__global__ void add_watermark_kernel(const std::int64_t* ids, const std::int64_t* after, const float* gamma,
+                                     const float* delta, float* logits, std::int64_t logits_stride,
+                                     std::int64_t vocab) {
+  const std::int64_t row = blockIdx.y;
+  const std::int64_t first = (std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * 4;
+  if (after[row] < 0 || first >= vocab) return;
+  const std::uint64_t key = kWatermarkKey * static_cast<std::uint64_t>(ids[after[row]]);
+  const PhiloxBlock words = philox4x32(key, {{static_cast<std::uint32_t>(first / 4), 0, 0, 1}});
+  float* values = logits + row * logits_stride + first;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const bool green = static_cast<float>(words.x[i] >> 8) * 0x1p-24F < gamma[row];
+    if (green && first + i < vocab) values[i] = __fadd_rn(values[i], delta[row]);
+  }
+}
+
 __global__ void count_sampled_kernel(const std::int64_t* tokens, const std::int32_t* count_slot, std::int64_t rows,
                                      std::int32_t* token_counts, std::int64_t vocab) {
   const std::int64_t row = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
@@ -442,6 +468,15 @@ void CudaBackend::add_biases(Context& ctx, const Tensor& begin, const Tensor& bi
   add_biases_kernel<<<static_cast<unsigned>(logits.dim(0)), kCountThreads, 0, stream_of(ctx)>>>(
       begin.data<std::int32_t>(), reinterpret_cast<const LogitBias*>(biases.data<std::uint8_t>()), logits.data<float>(),
       logits.row_stride());
+  CUDA_CHECK(cudaGetLastError());
+}
+
+void CudaBackend::add_watermark(Context& ctx, const WatermarkInput& in, const Tensor& logits) const {
+  const std::int64_t vocab = logits.dim(1);
+  const dim3 grid(blocks_for((vocab + 3) / 4, kCountThreads), static_cast<unsigned>(logits.dim(0)));
+  add_watermark_kernel<<<grid, kCountThreads, 0, stream_of(ctx)>>>(
+      in.ids.data<std::int64_t>(), in.after.data<std::int64_t>(), in.gamma.data<float>(), in.delta.data<float>(),
+      logits.data<float>(), logits.row_stride(), vocab);
   CUDA_CHECK(cudaGetLastError());
 }
 
