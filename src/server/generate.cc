@@ -4,6 +4,7 @@
 
 #include "server/answer_grammar.h"
 #include "server/answer_scores.h"
+#include "server/chat_prompt.h"
 #include "server/context.h"
 #include "server/generation_group.h"
 #include "server/responses.h"
@@ -14,19 +15,29 @@ namespace {
 
 enum class AnswerForm : std::uint8_t { kObject, kArrayOfOne };
 
-Parsed<PreparedRequest> prepare_native(ServerContext& context, const JsonCall& call, const NativeRequest& native) {
-  auto prepared = prepare_generation(
-      context, call, native.parameters, [&](const Texts& texts) -> Parsed<std::vector<std::int64_t>> {
-        if (native.inputs.empty()) {
-          return ApiError{.failure = Failure::kValidation, .message = "`inputs` must not be empty", .param = "inputs"};
-        }
-        auto ids = texts.tokenizer().encode(native.inputs, SpecialTokens::kAdd);
-        if (!ids.ok()) return to_api_error(ids.error());
-        return std::move(ids.value());
-      });
-  if (auto* ready = std::get_if<PreparedRequest>(&prepared)) {
-    ready->info.prompt_characters = count_characters(native.inputs);
+// With `apply_chat_template` the inputs are what a user says in a chat.
+Parsed<ChatPrompt> native_prompt(const Texts& texts, const NativeRequest& native) {
+  if (native.inputs.empty()) {
+    return ApiError{.failure = Failure::kValidation, .message = "`inputs` must not be empty", .param = "inputs"};
   }
+  if (native.parameters.apply_chat_template) {
+    return chat_prompt(texts, {{.role = "user", .content = native.inputs}});
+  }
+  auto ids = texts.tokenizer().encode(native.inputs, SpecialTokens::kAdd);
+  if (!ids.ok()) return to_api_error(ids.error());
+  return ChatPrompt{.ids = std::move(ids.value()), .characters = count_characters(native.inputs)};
+}
+
+Parsed<PreparedRequest> prepare_native(ServerContext& context, const JsonCall& call, const NativeRequest& native) {
+  std::int64_t characters = 0;
+  auto prepared = prepare_generation(context, call, native.parameters,
+                                     [&](const Texts& texts) -> Parsed<std::vector<std::int64_t>> {
+                                       auto prompt = native_prompt(texts, native);
+                                       if (auto* fault = std::get_if<ApiError>(&prompt)) return *fault;
+                                       characters = std::get<ChatPrompt>(prompt).characters;
+                                       return std::move(std::get<ChatPrompt>(prompt).ids);
+                                     });
+  if (auto* ready = std::get_if<PreparedRequest>(&prepared)) ready->info.prompt_characters = characters;
   return prepared;
 }
 

@@ -33,7 +33,6 @@ struct UnservedField {
 constexpr UnservedField kUnservedNative[] = {
     {"schema"},
     {"grammar"},
-    {"apply_chat_template"},
 };
 
 constexpr UnservedField kUnservedOpenAi[] = {
@@ -113,8 +112,7 @@ void read_native_parameters(FieldReader& reader, GenerateParameters& parameters)
   reader.read("details", parameters.details);
   read_native_scores(reader, parameters);
   reader.read("watermark", parameters.watermark);
-  bool apply_chat_template = false;
-  reader.read("apply_chat_template", apply_chat_template);
+  reader.read("apply_chat_template", parameters.apply_chat_template);
   note_unserved_fields(reader, parameters, kUnservedNative);
 }
 

@@ -60,6 +60,7 @@ struct GenerateParameters {
   bool details = false;
   bool decoder_input_details = false;
   bool watermark = false;
+  bool apply_chat_template = false;
   std::string max_new_tokens_name = "max_new_tokens";  // as the client spelled it, for messages
   std::string logprobs_name = "logprobs";
   std::optional<AnswerGrammar> grammar;

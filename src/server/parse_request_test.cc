@@ -136,7 +136,6 @@ TEST(CheckValues, RefusesEachBadValueByName) {
       {"seed", R"({"best_of":2,"do_sample":true,"seed":5})"},
       {"best_of", R"({"best_of":0})"},
       {"merged_adapters.weights", R"({"merged_adapters":{"ids":["a"]}})"},
-      {"apply_chat_template", R"({"apply_chat_template":true})"},
       {"temperature", R"({"temperature":-0.1})"},
       {"temperature", R"({"temperature":1e39})"},
       {"repetition_penalty", R"({"repetition_penalty":0})"},

@@ -213,3 +213,18 @@ def test_info_and_health(server):
     assert info["max_input_length"] == 1023
     assert requests.get(server.url + "/health", timeout=60).status_code == 200
     assert requests.get(server.url + "/", timeout=60).status_code == 200
+
+
+def test_a_native_prompt_may_be_a_chat(server):
+    def generate(inputs: str, **parameters) -> requests.Response:
+        return requests.post(server.url + "/generate", timeout=60, json={
+            "inputs": inputs, "parameters": {"max_new_tokens": 8, "details": True, **parameters}})
+
+    native = generate("What is </s> for?", apply_chat_template=True, return_full_text=True)
+    chat = requests.post(server.url + "/v1/chat/completions", timeout=60, json={
+        "model": "", "messages": [{"role": "user", "content": "What is </s> for?"}], "max_tokens": 8, "temperature": 0}).json()
+    assert native.json()["generated_text"] == "What is </s> for?" + chat["choices"][0]["message"]["content"]
+    assert native.json()["details"]["prompt_tokens"] == chat["usage"]["prompt_tokens"]
+    plain = generate("What is </s> for?")
+    assert plain.json()["details"]["prompt_tokens"] != chat["usage"]["prompt_tokens"]
+    assert int(native.headers["x-compute-characters"]) > int(plain.headers["x-compute-characters"])
