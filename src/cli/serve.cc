@@ -65,7 +65,7 @@ int run_serve(ServeOptions& options) {
   const std::unique_ptr<Tokenizer> tokenizer = Tokenizer::load(options.model.model_id);
   const ChatTemplate chat_template = ChatTemplate::load(options.model.model_id, options.tokenizer_config_path);
   check_vocabulary(*tokenizer, model);
-  const Limits limits = resolve_limits(options, model);
+  Limits limits = resolve_limits(options, model);
 
   LocalSource source{std::filesystem::path(options.model.adapter_dir)};
   const std::int64_t host_bytes = parse_bytes("--adapter-host-memory", options.adapter_host_memory);
@@ -92,6 +92,7 @@ int run_serve(ServeOptions& options) {
                info.dtype, static_cast<double>(engine.kv_cache_bytes()) / 0x1p30, info.num_blocks * kBlockSize,
                info.max_step_tokens);
   log_memory(engine.memory_plan());
+  limits = fit_to_cache(limits, options, info.num_blocks * kBlockSize);
   for (const std::string& id : options.preloaded_adapter_ids) {
     session.keep_adapter({.source = options.sources.source_of_preloaded(), .id = id});
   }

@@ -1,6 +1,7 @@
 #include "cli/serve_flags.h"
 
 #include <fmt/core.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 
@@ -41,7 +42,7 @@ void add_limits(CLI::App& command, ServeOptions& options) {
       ->check(at_least(1));
   command
       .add_option("--max-total-tokens", options.max_total_tokens,
-                  "prompt and answer (default: the model's positions, 4096 at most)")
+                  "prompt and answer (default: the model's positions, 4096 and the cache at most)")
       ->envname("MAX_TOTAL_TOKENS")
       ->check(at_least(2));
   command
@@ -160,21 +161,42 @@ std::vector<TenantApiKey> ServeOptions::tenant_keys() const {
   return keys;
 }
 
-Limits resolve_limits(const ServeOptions& options, const ModelInfo& model) {
-  Limits limits;
-  limits.max_total_tokens =
-      options.max_total_tokens > 0 ? options.max_total_tokens : std::min(model.max_positions, kDefaultContext);
-  check_positions("--max-total-tokens", limits.max_total_tokens, model);
-  if (limits.max_total_tokens < 2) {
-    throw StartError(fmt::format("the model has {} position, expected 2: a token of the prompt and one of the answer",
-                                 limits.max_total_tokens));
-  }
-  limits.max_input_length = options.max_input_length > 0 ? options.max_input_length : limits.max_total_tokens - 1;
+namespace {
+
+Limits with_total(std::int64_t max_total_tokens, const ServeOptions& options) {
+  Limits limits{.max_input_length = options.max_input_length > 0 ? options.max_input_length : max_total_tokens - 1,
+                .max_total_tokens = max_total_tokens};
   if (limits.max_input_length >= limits.max_total_tokens) {
     throw UsageError(fmt::format("--max-input-length is {}, expected less than the {} of --max-total-tokens",
                                  limits.max_input_length, limits.max_total_tokens));
   }
   return limits;
+}
+
+}  // namespace
+
+Limits resolve_limits(const ServeOptions& options, const ModelInfo& model) {
+  const std::int64_t total =
+      options.max_total_tokens > 0 ? options.max_total_tokens : std::min(model.max_positions, kDefaultContext);
+  check_positions("--max-total-tokens", total, model);
+  if (total < 2) {
+    throw StartError(
+        fmt::format("the model has {} position, expected 2: a token of the prompt and one of the answer", total));
+  }
+  return with_total(total, options);
+}
+
+Limits fit_to_cache(const Limits& limits, const ServeOptions& options, std::int64_t cache_tokens) {
+  if (limits.max_total_tokens <= cache_tokens) return limits;
+  if (options.max_total_tokens > 0) {
+    throw UsageError(
+        fmt::format("--max-total-tokens is {}, expected at most the {} tokens that the cache holds: give it more with "
+                    "--kv-cache-memory",
+                    options.max_total_tokens, cache_tokens));
+  }
+  spdlog::warn("the cache holds {} tokens: texts may have as many, not {}; --kv-cache-memory gives it more",
+               cache_tokens, limits.max_total_tokens);
+  return with_total(cache_tokens, options);
 }
 
 }  // namespace shoal

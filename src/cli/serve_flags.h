@@ -53,4 +53,8 @@ struct Limits {
 // Lengths that were not given follow the model; those that were must fit it and each other: UsageError.
 Limits resolve_limits(const ServeOptions& options, const ModelInfo& model);
 
+// No text is longer than the cache: lengths that were not given are cut to its tokens, with a warning, and one that was
+// must fit: UsageError.
+Limits fit_to_cache(const Limits& limits, const ServeOptions& options, std::int64_t cache_tokens);
+
 }  // namespace shoal

@@ -99,6 +99,19 @@ def test_the_smallest_lengths_are_served(own_server):
     assert requests.post(running.url + "/v1/completions", json=body, timeout=60).status_code == 200
 
 
+def test_texts_are_no_longer_than_the_cache(own_server):
+    running = own_server("--kv-cache-memory", "256KiB")
+    info = requests.get(running.url + "/info", timeout=60).json()
+    assert info["max_total_tokens"] == info["max_batch_total_tokens"] < 2304
+    assert info["max_input_length"] == info["max_total_tokens"] - 1
+    assert f"the cache holds {info['max_total_tokens']} tokens" in running.logged()
+    # As many as fit, for a request that does not say how many.
+    assert len(running.token_ids("a", ignore_eos_token=True)) == info["max_total_tokens"] - 1
+    for flags in (["--max-total-tokens", info["max_total_tokens"] + 1], ["--max-input-length", info["max_total_tokens"]]):
+        refused = run(*SERVE, "--kv-cache-memory", "256KiB", *flags)
+        assert refused.returncode == 2 and flags[0] in refused.stderr, refused
+
+
 def test_generate_finds_adapters_below_the_adapter_folder():
     item = json.loads((SOLAR / "reference/tasks/sql-table.jsonl").read_text().splitlines()[0])
     ended = run("generate", "--model-id", SOLAR, "--adapter-dir", SOLAR / "adapters", "--adapter-id", "sql-table",
