@@ -102,6 +102,10 @@ void AdapterSourceFlags::add_to(CLI::App& command) {
       ->envname("HF_ENDPOINT")
       ->check(some_text())
       ->capture_default_str();
+  add_switch(
+      command, "--hub-token-for-all", hub_token_for_all,
+      "requests without an api_token read the hub with this server's (HF_TOKEN); else --preloaded-adapter-ids alone")
+      ->envname("LORAX_USE_GLOBAL_HF_TOKEN");
   command.add_flag("--offline", offline, "adapters of the hub and S3 come from the cache alone")
       ->envname("HF_HUB_OFFLINE");
   command
@@ -131,7 +135,8 @@ std::vector<std::string> AdapterSourceFlags::served() const {
   return names;
 }
 
-ServedSources::ServedSources(const AdapterSourceFlags& flags, AdapterSource& local, std::int64_t max_file_bytes)
+ServedSources::ServedSources(const AdapterSourceFlags& flags, AdapterSource& local, std::int64_t max_file_bytes,
+                             const std::vector<std::string>& preloaded_ids)
     : sources_(local) {
   const std::vector<std::string> served = flags.served();
   const auto serves = [&](const char* name) { return std::find(served.begin(), served.end(), name) != served.end(); };
@@ -149,11 +154,14 @@ ServedSources::ServedSources(const AdapterSourceFlags& flags, AdapterSource& loc
   if (serves("hub")) {
     HubOptions hub{.remote = remote,
                    .endpoint = without_end_slash(flags.hub_endpoint),
-                   .token = from_environment({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_API_TOKEN"})};
+                   .token = from_environment({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_API_TOKEN"}),
+                   .token_ids = preloaded_ids,
+                   .token_for_all = flags.hub_token_for_all};
     hub.remote.allowed = flags.hub_adapters;
     spdlog::info("adapters of the hub: {}, from {}{}, kept in {}",
                  hub.remote.allowed.empty() ? "any" : fmt::format("{}", fmt::join(hub.remote.allowed, ", ")),
-                 hub.endpoint, hub.token.empty() ? "" : "; requests without a token use this server's",
+                 hub.endpoint,
+                 hub.token.empty() || !hub.token_for_all ? "" : "; requests without a token use this server's",
                  cache_->root().string());
     sources_.add_remote("hub", std::make_unique<HubSource>(hub, *cache_, *client_));
   }

@@ -23,6 +23,7 @@ struct AdapterSourceFlags {
   std::string download_quota = "20GiB";
   std::vector<std::string> hub_adapters;
   std::string hub_endpoint = "https://huggingface.co";
+  bool hub_token_for_all = false;
   bool offline = false;
   int stall_limit_s = 30;
   std::vector<std::string> s3_adapters;
@@ -41,7 +42,9 @@ class ServedSources {
  public:
   // `local` outlives this. Secrets come from the environment alone. `max_file_bytes`: of one adapter's weights.
   // StartError where a remote source cannot be had.
-  ServedSources(const AdapterSourceFlags& flags, AdapterSource& local, std::int64_t max_file_bytes);
+  // Requests without a token read those of `preloaded_ids` with this server's.
+  ServedSources(const AdapterSourceFlags& flags, AdapterSource& local, std::int64_t max_file_bytes,
+                const std::vector<std::string>& preloaded_ids);
   ServedSources(const ServedSources&) = delete;
   ServedSources& operator=(const ServedSources&) = delete;
 

@@ -69,7 +69,7 @@ int run_serve(ServeOptions& options) {
 
   LocalSource source{std::filesystem::path(options.model.adapter_dir)};
   const std::int64_t host_bytes = parse_bytes("--adapter-host-memory", options.adapter_host_memory);
-  ServedSources sources(options.sources, source, host_bytes);
+  ServedSources sources(options.sources, source, host_bytes, options.preloaded_adapter_ids);
   EngineOptions sizes;
   sizes.served_positions = limits.max_total_tokens;
   sizes.vocab_limit = tokenizer->vocab_size();

@@ -99,6 +99,12 @@ AdapterVersion HubSource::version(const AdapterKey& key) {
   return parse_hub_id(key.id).ok() ? AdapterVersion{.signature = 1} : AdapterVersion();
 }
 
+std::string HubSource::own_token(const std::string& id) const {
+  const auto& ids = options_.token_ids;
+  const bool lent = options_.token_for_all || std::find(ids.begin(), ids.end(), id) != ids.end();
+  return lent ? options_.token : "";
+}
+
 Result<std::filesystem::path> HubSource::fetch(const AdapterKey& key) {
   const Result<HubId> id = parse_hub_id(key.id);
   if (!id.ok()) return id.error();
@@ -107,7 +113,7 @@ Result<std::filesystem::path> HubSource::fetch(const AdapterKey& key) {
                                                          "the hub",
                                                          key.id)};
   }
-  const std::string& token = key.api_token.empty() ? options_.token : key.api_token;
+  const std::string token = key.api_token.empty() ? own_token(key.id) : key.api_token;
   if (!is_token(token)) {
     return Error{ErrorCode::kAdapterInvalid, fmt::format("adapter '{}': the `api_token` is no token", key.id)};
   }

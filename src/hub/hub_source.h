@@ -13,7 +13,11 @@ namespace shoal {
 struct HubOptions {
   RemoteOptions remote;  // no patterns: any repository
   std::string endpoint = "https://huggingface.co";
-  std::string token;  // of requests that bring none; "": they read what is public
+  std::string token;  // this server's own; ""
+  // Adapters that requests without a token read with this server's: what whoever runs it named. Others are read as the
+  // public reads them, unless the token is for all.
+  std::vector<std::string> token_ids = {};
+  bool token_for_all = false;
 };
 
 // "org/name" or "org/name@revision"; a revision is a branch, a tag or a commit.
@@ -37,6 +41,7 @@ class HubSource final : public AdapterSource {
 
  private:
   struct Ask;
+  std::string own_token(const std::string& id) const;
   HttpReply head(const Ask& ask, const std::string& revision, const std::string& name) const;
   HttpReply get(const Ask& ask, const std::string& commit, const RemoteFile& file,
                 const std::vector<std::string>& headers, const DownloadJob::Sink& sink) const;

@@ -160,11 +160,19 @@ def test_a_private_adapter_is_for_those_who_may_read_it(hub, serve, tmp_path):
     assert not any(TOKEN in text for text in texts)
 
 
-def test_the_servers_token_is_that_of_requests_without_one(hub, serve):
+def test_the_servers_token_reads_for_requests_without_one_where_it_may(hub, serve):
+    """By default what is preloaded alone: others of the hub's private adapters are their readers'."""
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
-        server = serve(hub, env={name: TOKEN})
-        assert ids(ask(server, "acme/private")) == local(server, "tenant-2")
-        assert ask(server, "acme/private", api_token=OTHER_TOKEN).status_code == 424
+        for flags, env in (([], {"LORAX_USE_GLOBAL_HF_TOKEN": "1"}), (["--hub-token-for-all"], {}),
+                           (["--preloaded-adapter-ids", "acme/private"], {})):
+            server = serve(hub, *flags, env={name: TOKEN, **env})
+            assert ids(ask(server, "acme/private")) == local(server, "tenant-2")
+            assert ask(server, "acme/private", api_token=OTHER_TOKEN).status_code == 424
+            server.stop()
+        server = serve(hub, "--preloaded-adapter-ids", "acme/public", env={name: TOKEN})
+        assert ask(server, "acme/private").status_code == 424
+        assert ask(server, "acme/private@main").status_code == 424
+        assert ids(ask(server, "acme/private", api_token=TOKEN)) == local(server, "tenant-2")
         server.stop()
 
 
