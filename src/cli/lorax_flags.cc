@@ -24,6 +24,8 @@ struct LoraxFlag {
 
 constexpr Verdict kIgnored = Verdict::kIgnored;
 constexpr Verdict kRefused = Verdict::kRefused;
+constexpr const char* kNoCode = "no code of a checkpoint is run";
+constexpr const char* kNoQuantizing = "weights are served in the dtype of the checkpoint or of --dtype";
 constexpr const char* kSteps = "every step holds decoding sequences and prompts, up to --max-batch-prefill-tokens";
 constexpr const char* kGraphs = "graphs are captured on a GPU as steps of a shape come by";
 constexpr const char* kMemory = "--kv-cache-memory sets the size of the cache";
@@ -34,8 +36,8 @@ constexpr const char* kNoRope = "rotary angles are those of config.json";
 
 // clang-format off
 constexpr std::array kFlags = {
-    LoraxFlag{"--trust-remote-code", "TRUST_REMOTE_CODE", kRefused, "false", "no code of a checkpoint is run"},
-    LoraxFlag{"--quantize", "QUANTIZE", kRefused, "", "weights are served in the dtype of the checkpoint or of --dtype"},
+    LoraxFlag{"--trust-remote-code", "TRUST_REMOTE_CODE", kRefused, "false", kNoCode},
+    LoraxFlag{"--quantize", "QUANTIZE", kRefused, "", kNoQuantizing},
     LoraxFlag{"--sharded", "SHARDED", kRefused, "false", kOneDevice},
     LoraxFlag{"--num-shard", "NUM_SHARD", kRefused, "1", kOneDevice},
     LoraxFlag{"--revision", "REVISION", kRefused, "", "--model-id is a folder, which holds one"},
@@ -49,6 +51,8 @@ constexpr std::array kFlags = {
     LoraxFlag{"--ngrok-edge", "NGROK_EDGE", kRefused, "", kNoTunnel},
     LoraxFlag{"", "ROPE_SCALING", kRefused, "", kNoRope},
     LoraxFlag{"", "ROPE_FACTOR", kRefused, "", kNoRope},
+    LoraxFlag{"", "HF_MODEL_TRUST_REMOTE_CODE", kRefused, "false", kNoCode},
+    LoraxFlag{"", "HF_MODEL_QUANTIZE", kRefused, "", kNoQuantizing},
     LoraxFlag{"--weights-cache-override", "WEIGHTS_CACHE_OVERRIDE", kIgnored, "", "--model-id is a folder"},
     LoraxFlag{"--disable-custom-kernels", "DISABLE_CUSTOM_KERNELS", kIgnored, "", "it is about models that are not served"},
     LoraxFlag{"--backend", "BACKEND", kIgnored, "", "each device has one"},
@@ -73,6 +77,7 @@ constexpr std::array kFlags = {
     LoraxFlag{"--compile-max-rank", "LORAX_COMPILE_MAX_RANK", kIgnored, "", kGraphs},
     LoraxFlag{"--otlp-endpoint", "OTLP_ENDPOINT", kIgnored, "", "no traces are sent; x-request-id ties log lines together"},
     LoraxFlag{"-e,--env", "", kIgnored, "", "the log of the start names device and memory, `shoal --version` the version"},
+    LoraxFlag{"", "SM_NUM_GPUS", kIgnored, "1", kOneDevice},
     LoraxFlag{"", "REQUEST_LOGGER_URL", kIgnored, "", "no prompts or answers are sent elsewhere"},
 };
 // clang-format on
