@@ -79,7 +79,7 @@ Result<std::shared_ptr<EventStream>> Scheduler::Loop::submit(Request request, st
   if (sequence->request.adapter) sequence->adapter_version = engine_.adapter_version(*sequence->request.adapter);
   {
     const std::lock_guard lock(mutex_);
-    if (draining_) return Error{ErrorCode::kUnavailable, "the server is shutting down"};
+    if (draining_ && !sequence->request.continues) return Error{ErrorCode::kUnavailable, "the server is shutting down"};
     auto refused = admission_.enter(sequence->request.tenant, {.running = stats_.running, .room = room_});
     if (refused) return *std::move(refused);
     ++num_open_;

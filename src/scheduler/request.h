@@ -59,6 +59,8 @@ struct Request {
   // Wants its adapter in memory, read and checked, and nothing else: it has no prompt, runs in no step, and ends once
   // the adapter is there.
   bool load_only = false;
+  // A part of an answer of which others were taken: a server that shuts down takes it too.
+  bool continues = false;
 };
 
 enum class FinishReason : std::uint8_t { kLength, kEndOfSequence, kStopSequence };

@@ -52,6 +52,22 @@ TEST(Choices, CopiesFindThePromptInThePrefixCache) {
   EXPECT_EQ(service.scheduler.stats().prefix.hits, 4);
 }
 
+// Copies that wait for the first one are asked for once the server takes nothing new.
+TEST(Choices, AreFinishedByAServerThatShutsDown) {
+  TestService service({.prefix_caching = true});
+  service.engine.hold();
+  test::RawClient client(service.port());
+  client.post("/v1/completions", R"({"model":"","prompt":"hello","max_tokens":9,"temperature":1.5,"seed":7,"n":3})");
+  service.engine.wait_until_held();
+  service.server.set_ready(false);
+  EXPECT_FALSE(service.scheduler.drain(std::chrono::milliseconds(1)));
+  service.engine.resume();
+  const test::RawResponse answer = client.read_response();
+  EXPECT_EQ(answer.status, 200) << answer.body;
+  EXPECT_EQ(json_of(answer.body)["choices"].size(), 3U);
+  EXPECT_TRUE(service.scheduler.drain(std::chrono::seconds(30)));
+}
+
 TEST(Choices, OfSeveralPromptsFollowOneAnother) {
   TestService service;
   const InputJson json =

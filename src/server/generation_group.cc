@@ -71,6 +71,8 @@ class Group : public std::enable_shared_from_this<Group> {
   void start_waiting(std::size_t prompt) {
     if (!waits_[prompt]) return;
     waits_[prompt] = false;
+    // A server that shuts down finishes the answers that it began.
+    prompts_[prompt].request.continues = true;
     for (std::size_t copy = 1; copy < copies_; ++copy) start_part(prompt, copy);
   }
 
