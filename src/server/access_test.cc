@@ -61,7 +61,10 @@ const Route kRoutes[] = {
        return R"({"messages":[{"role":"user","content":"a"}],"max_tokens":2,"model":")" + id + R"("})";
      }},
     {"/embed", [](const std::string& id) { return R"({"inputs":"a","parameters":{"adapter_id":")" + id + R"("}})"; }},
-    {"/v1/embeddings", [](const std::string& id) { return R"({"input":["a","b"],"model":")" + id + R"("})"; }},
+    {"/v1/embeddings",
+     [](const std::string& id) {
+       return R"({"input":["a","b"],"model":"","parameters":{"adapter_id":")" + id + R"("}})";
+     }},
 };
 
 bool is_error(const RawResponse& response) { return response.body.find("\"error\"") != std::string::npos; }
@@ -79,6 +82,23 @@ TEST(Access, AKeyWithRulesUsesTheirAdaptersAndTheBaseModel) {
     EXPECT_TRUE(refused("of-org", "org/../alpha")) << route.path;
     EXPECT_TRUE(refused("of-none", "org/beta")) << route.path;
     EXPECT_FALSE(refused("of-none", "")) << route.path;
+  }
+  EXPECT_EQ(service.engine.num_pins("alpha"), 0);
+}
+
+// There `model` need not be one that is served: what a key may not use is as little listed as what is not there.
+TEST(Access, TheModelOfEmbeddingsThatAKeyMayNotUseIsTheBaseModel) {
+  const TestFolder dir;
+  TestService service({}, options_of(dir));
+  const auto answer = [&](const char* key, const std::string& model) {
+    return post(service.port(), "/v1/embeddings", R"({"input":"a","model":")" + model + R"("})", bearer(key));
+  };
+  const RawResponse base = answer("of-none", "");
+  EXPECT_EQ(base.status, 200) << base.body;
+  for (const char* model : {"alpha", "org/beta", "slow-x"}) {
+    const RawResponse refused = answer("of-none", model);
+    EXPECT_EQ(refused.status, 200) << refused.body;
+    EXPECT_EQ(refused.body, base.body) << model;
   }
   EXPECT_EQ(service.engine.num_pins("alpha"), 0);
 }

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "server/field_reader.h"
 #include "server/http_format.h"
 
@@ -124,6 +126,14 @@ Parsed<std::shared_ptr<const Texts>> texts_of(ServerContext& context, const Json
     if (!folder.ok()) return to_api_error(folder.error());
   }
   return std::move(chosen.texts);
+}
+
+bool lists_model(ServerContext& context, const Caller& caller, const std::string& id) {
+  if (id == context.services.model_id) return true;
+  const auto named = context.runtime_adapters.find(caller.tenant, id);
+  if (named && caller.may_use(named->target)) return true;
+  const std::vector<std::string> ids = context.adapters.ids();
+  return std::find(ids.begin(), ids.end(), id) != ids.end() && caller.may_use({.source = "local", .id = id});
 }
 
 AdapterKey key_of_name(const ServerContext& context, const std::string& name) {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 
+#include "server/adapter_names.h"
 #include "server/field_reader.h"
 #include "server/generation_group.h"
 #include "server/openai_answer.h"
@@ -48,7 +49,8 @@ Parsed<EmbedRequest> parse_native_embed(const InputJson& body) {
   return request;
 }
 
-Parsed<EmbedRequest> parse_openai_embed(const ServerContext& context, const InputJson& body) {
+Parsed<EmbedRequest> parse_openai_embed(ServerContext& context, const JsonCall& call) {
+  const InputJson& body = call.body;
   std::optional<ApiError> error;
   EmbedRequest request;
   FieldReader reader(body, "", error);
@@ -69,7 +71,10 @@ Parsed<EmbedRequest> parse_openai_embed(const ServerContext& context, const Inpu
   read_parameters(body, request, error);
   if (error) return *error;
   const GenerateParameters& named = request.parameters;
-  if (!named.adapter_id && !named.merged_adapters) error = select_model(context, request.model, request.parameters);
+  if (named.adapter_id || named.merged_adapters) return request;
+  // LoRAX ignores the field, and its clients fill in anything: it names what /v1/models lists, else the base model.
+  if (!lists_model(context, call.caller, request.model)) request.model = context.services.model_id;
+  error = select_model(context, request.model, request.parameters);
   if (error) return *error;
   return request;
 }
@@ -182,7 +187,7 @@ void handle_embed(ServerContext& context, const JsonCall& call) {
 }
 
 void handle_embeddings(ServerContext& context, const JsonCall& call) {
-  auto parsed = parse_openai_embed(context, call.body);
+  auto parsed = parse_openai_embed(context, call);
   if (const auto* error = std::get_if<ApiError>(&parsed)) {
     refuse(context, call.writer, *error, ApiStyle::kOpenAi);
     return;

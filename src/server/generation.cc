@@ -148,7 +148,8 @@ Parsed<std::vector<PreparedRequest>> prepare_prompts(ServerContext& context, con
     ready.grammar = parameters.grammar;
     ready.info.received = call.received;
     ready.info.validated = Clock::now();
-    context.metrics.observe_lengths(ready.info.prompt_tokens, ready.info.max_new_tokens);
+    context.metrics.observe_input_length(ready.info.prompt_tokens);
+    if (!parameters.embed) context.metrics.observe_max_new_tokens(ready.info.max_new_tokens);
     all.push_back(std::move(ready));
   }
   return all;

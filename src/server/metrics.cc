@@ -277,10 +277,9 @@ void Metrics::count_failure(std::string_view err) {
   if (!err.empty()) series_->failures.Add({{"err", std::string(err)}}).Increment();
 }
 
-void Metrics::observe_lengths(std::int64_t input_length, std::int64_t max_new_tokens) {
-  series_->input_length.Observe(static_cast<double>(input_length));
-  series_->max_new.Observe(static_cast<double>(max_new_tokens));
-}
+void Metrics::observe_input_length(std::int64_t tokens) { series_->input_length.Observe(static_cast<double>(tokens)); }
+
+void Metrics::observe_max_new_tokens(std::int64_t tokens) { series_->max_new.Observe(static_cast<double>(tokens)); }
 
 void Metrics::observe_first_token(double seconds) { series_->first_token.Observe(seconds); }
 

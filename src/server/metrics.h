@@ -31,7 +31,8 @@ class Metrics {
   // All callable from any thread.
   void count_request();
   void count_failure(std::string_view err);  // one of the labels in errors.cc, or "dropped"
-  void observe_lengths(std::int64_t input_length, std::int64_t max_new_tokens);
+  void observe_input_length(std::int64_t tokens);
+  void observe_max_new_tokens(std::int64_t tokens);
   void observe_first_token(double seconds);  // from the request's arrival
   void observe_inter_token(double seconds);  // between two tokens of one answer
   void count_success(const RequestReport& report);

@@ -91,9 +91,23 @@ def test_chunks_company_and_cached_prefixes_change_nothing(own_server, server, f
         assert np.abs(vector - expected).max() < 1e-5
 
 
+def test_a_model_that_nobody_lists_is_the_base_model(server):
+    """LoRAX ignores the field; here it may name an adapter, and the answer says which model it was."""
+    listed = [each.id for each in client_of(server).models.list()]
+    assert len(listed) > 1
+    for name in ("text-embedding-3-small", "../model", listed[0]):
+        answer = client_of(server).embeddings.create(model=name, input="a")
+        assert answer.model == listed[0]
+        assert (np.array(answer.data[0].embedding, np.float32) == vectors(server, "a")[0]).all()
+    answer = client_of(server).embeddings.create(model=listed[1], input="a")
+    assert answer.model == listed[1]
+    assert (np.array(answer.data[0].embedding, np.float32) != vectors(server, "a")[0]).any()
+
+
 def test_refusals_keep_their_protocols(server):
-    with pytest.raises(openai.NotFoundError):
-        vectors(server, "a", model="no-such-adapter")
+    unknown = requests.post(server.url + "/v1/embeddings", timeout=60,
+                            json={"model": "", "input": "a", "parameters": {"adapter_id": "no-such-adapter"}})
+    assert unknown.status_code == 404 and unknown.json()["error_code"] == "adapter_not_found"
     with pytest.raises((openai.UnprocessableEntityError, openai.BadRequestError)):
         vectors(server, "a", dimensions=3)
     with pytest.raises(ValidationError):
