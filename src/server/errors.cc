@@ -88,9 +88,10 @@ OutputJson error_json(const ApiError& error, ApiStyle style) {
     inner["param"] = error.param.empty() ? OutputJson() : OutputJson(error.param);
     inner["code"] = *row.openai_code == '\0' ? OutputJson() : OutputJson(row.openai_code);
     json["error"] = std::move(inner);
-    return json;
+  } else {
+    json["error"] = row.native_prefix + error.message;
   }
-  json["error"] = row.native_prefix + error.message;
+  // Beside OpenAI's object too: LoRAX's clients choose by them on every route.
   json["error_type"] = row.error_type;
   json["error_code"] = row.error_code;
   return json;

@@ -34,11 +34,13 @@ TEST(ErrorTable, EachRowReadsAsItsProtocolDoes) {
     EXPECT_EQ(native["error_type"], row.error_type);
     EXPECT_EQ(native["error_code"], row.error_code);
     const InputJson openai = json_of(error_body(error, ApiStyle::kOpenAi));
-    EXPECT_EQ(openai.size(), 1U);
+    EXPECT_EQ(openai.size(), 3U);
     EXPECT_EQ(openai["error"]["message"], "why");
     EXPECT_EQ(openai["error"]["type"], row.openai_type);
     EXPECT_EQ(openai["error"]["param"], "field");
     EXPECT_EQ(openai["error"]["code"].is_null(), *row.openai_code == '\0');
+    EXPECT_EQ(openai["error_type"], row.error_type);
+    EXPECT_EQ(openai["error_code"], row.error_code);
     EXPECT_NE(status_text(row.native_status), "Unknown") << row.native_status;
     EXPECT_NE(status_text(row.openai_status), "Unknown") << row.openai_status;
     EXPECT_NE(std::string(row.error_code), "");

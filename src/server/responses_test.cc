@@ -158,12 +158,13 @@ TEST(Errors, BodiesOfBothProtocols) {
             R"("error_code":"adapter_not_found"})");
   EXPECT_EQ(error_body(missing, ApiStyle::kOpenAi),
             R"({"error":{"message":"adapter 'x' not found","type":"invalid_request_error","param":null,)"
-            R"("code":"model_not_found"}})");
+            R"("code":"model_not_found"},"error_type":"generation","error_code":"adapter_not_found"})");
   EXPECT_EQ(error_event({.failure = Failure::kValidation, .message = "bad", .param = "top_p"}, ApiStyle::kNative),
             "data: {\"error\":\"Input validation error: bad\",\"error_type\":\"validation\","
             "\"error_code\":\"invalid_value\"}\n\n");
   EXPECT_EQ(error_body({.failure = Failure::kValidation, .message = "bad", .param = "top_p"}, ApiStyle::kOpenAi),
-            R"({"error":{"message":"bad","type":"invalid_request_error","param":"top_p","code":null}})");
+            R"({"error":{"message":"bad","type":"invalid_request_error","param":"top_p","code":null},)"
+            R"("error_type":"validation","error_code":"invalid_value"})");
 }
 
 }  // namespace
