@@ -53,7 +53,8 @@ Parsed<RenderedPrompt> render(const Texts& texts, std::vector<ChatMessage> messa
   if (!tools.json.empty()) options.tools_json = tools.json;
   if (guideline) options.extra_variables.emplace_back("guideline", to_text(OutputJson(*guideline)));
   if (!guideline && chat_template.uses("guideline", options)) {
-    return ApiError{.failure = Failure::kTemplate, .message = "the template needs `guideline`", .param = "guideline"};
+    return ApiError{
+        .failure = Failure::kMissingVariable, .message = "the template needs `guideline`", .param = "guideline"};
   }
   const bool knows_tools = chat_template.uses("tools", options);
   messages.back().content += tool_instruction(tools, knows_tools);

@@ -16,7 +16,7 @@ constexpr const char* kInputPrefix = "Input validation error: ";
 constexpr const char* kGenerationPrefix = "Request failed during generation: ";
 
 // clang-format off
-constexpr std::array<FailureRow, 25> kFailures = {{
+constexpr std::array<FailureRow, 26> kFailures = {{
   // failure                  native: status, error_type, error_code, prefix                                      /v1: status, type, code                            metric
   {Failure::kMalformed,       400, "bad_request",            "malformed_request",      "",                        400, kInvalid,           "",                       "bad_request"},
   {Failure::kTimedOut,        408, "request_timeout",        "request_timeout",        "",                        408, kInvalid,           "request_timeout",        "bad_request"},
@@ -39,6 +39,7 @@ constexpr std::array<FailureRow, 25> kFailures = {{
   {Failure::kGeneration,      424, "generation",             "generation_failed",      kGenerationPrefix,         500, kServer,            "generation",             "generation"},
   {Failure::kIncomplete,      500, "incomplete_generation",  "incomplete_generation",  "Incomplete generation: ", 500, kServer,            "incomplete_generation",  "incomplete"},
   {Failure::kTemplate,        422, "template_error",         "template_error",         "Template error: ",        400, kInvalid,           "template_error",         "template"},
+  {Failure::kMissingVariable, 422, "missing_template_variable", "missing_template_variable", "Template error: ",  400, kInvalid,           "missing_template_variable", "template"},
   {Failure::kUnavailable,     503, "overloaded",             "unavailable",            "Server is unavailable: ", 503, kServer,            "unavailable",            "overloaded"},
   {Failure::kTimeout,         504, "timeout",                "timeout",                "Request timed out: ",     504, kServer,            "timeout",                "generation"},
   {Failure::kAdapterLoaded,   422, "validation",             "adapter_already_loaded", kInputPrefix,              400, kInvalid,           "adapter_already_loaded", ""},

@@ -35,6 +35,7 @@ enum class Failure : std::uint8_t {
   kGeneration,
   kIncomplete,
   kTemplate,
+  kMissingVariable,  // of a template
   kUnavailable,
   kTimeout,
   // Of names for adapters, /v1/load_lora_adapter.

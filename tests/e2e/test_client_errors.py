@@ -1,5 +1,6 @@
 """Each failure of docs/errors.md as the clients that users have tell it: by the class of what they raise."""
 
+import json
 import re
 import socket
 import threading
@@ -45,6 +46,7 @@ LORAX_CLASSES = {
     "generation_failed": "GenerationError",
     "incomplete_generation": "IncompleteGenerationError",
     "template_error": "UnprocessableEntityError",
+    "missing_template_variable": "UnprocessableEntityError",
     "unavailable": "OverloadedError",
     "timeout": "ShardTimeoutError",
 }
@@ -269,6 +271,12 @@ def test_a_model_without_a_template(tmp_path):
     (tmp_path / "adapters").mkdir()
     with serving(tmp_path) as server:
         each_client_tells(server.url, {"template_error": {"method": "chat", "openai": {}}})
+    config = tmp_path / "tokenizer_config.json"
+    config.write_text(json.dumps({"chat_template": "{{ guideline }}: {{ messages[0]['content'] }}"}))
+    with serving(tmp_path, "--tokenizer-config-path", str(config)) as server:
+        each_client_tells(server.url, {"missing_template_variable": {"method": "chat", "openai": {}}})
+        body = {"model": "", "messages": [{"role": "user", "content": "a"}], "max_tokens": 2, "guideline": "be brief"}
+        assert requests.post(server.url + "/v1/chat/completions", json=body, timeout=60).status_code == 200
 
 
 def test_a_server_that_is_gone(folder):
