@@ -94,8 +94,6 @@ void handle_unload_adapter(ServerContext& context, const JsonCall& call);  // PO
 // GET; `caller` is nobody on routes that are open to all.
 void handle_startup(ServerContext& context, const HttpRequest& request, const ResponseWriter& writer,
                     const Caller& caller);
-void handle_ping(ServerContext& context, const HttpRequest& request, const ResponseWriter& writer,
-                 const Caller& caller);
 void handle_health(ServerContext& context, const HttpRequest& request, const ResponseWriter& writer,
                    const Caller& caller);
 void handle_info(ServerContext& context, const HttpRequest& request, const ResponseWriter& writer,

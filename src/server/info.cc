@@ -67,11 +67,6 @@ std::vector<std::string> AdapterList::ids() {
   return ids_;
 }
 
-void handle_ping(ServerContext& /*context*/, const HttpRequest& /*request*/, const ResponseWriter& writer,
-                 const Caller& /*caller*/) {
-  writer.send(200, {}, "");
-}
-
 void handle_health(ServerContext& context, const HttpRequest& /*request*/, const ResponseWriter& writer,
                    const Caller& /*caller*/) {
   const char* fault = nullptr;

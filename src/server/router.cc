@@ -42,7 +42,7 @@ constexpr std::array<Route, 23> kRoutes = {{
     {"/v1/load_lora_adapter", nullptr, handle_load_adapter, false},
     {"/v1/unload_lora_adapter", nullptr, handle_unload_adapter, false},
     {"/health", handle_health, nullptr, true},
-    {"/ping", handle_ping, nullptr, true},
+    {"/ping", handle_health, nullptr, true},
     {"/startup", handle_startup, nullptr, false},
     {"/info", handle_info, nullptr, false},
     {"/metrics", handle_metrics, nullptr, true},

@@ -274,7 +274,7 @@ TEST(Server, NotReadyRefusesNewWorkAndEndsTheOld) {
   service.server.set_ready(false);
   EXPECT_EQ(get(service.port(), "/health").status, 503);
   EXPECT_EQ(json_of(get(service.port(), "/").body)["error_type"], "healthcheck");
-  EXPECT_EQ(get(service.port(), "/ping").status, 200);
+  EXPECT_EQ(get(service.port(), "/ping").status, 503);
   const RawResponse refused = post(service.port(), "/generate", kShort);
   EXPECT_EQ(refused.status, 503);
   EXPECT_TRUE(refused.headers.contains("retry-after"));
@@ -295,7 +295,7 @@ TEST(Server, AHungEngineMakesHealthRed) {
   client.post("/generate", kShort);
   service.engine.wait_until_held();
   EXPECT_TRUE(eventually([&] { return get(service.port(), "/health").status == 503; }));
-  EXPECT_EQ(get(service.port(), "/ping").status, 200);
+  EXPECT_EQ(get(service.port(), "/ping").status, 503);
   service.engine.resume();
   EXPECT_EQ(client.read_response().status, 200);
   EXPECT_EQ(get(service.port(), "/health").status, 200);
