@@ -119,7 +119,7 @@ void read_structured_outputs(GrammarReader& reader, const InputJson& options, st
 
 }  // namespace
 
-// LoRAX: the schema stands in the format itself, whatever its type.
+// LoRAX: the schema stands in the format itself, whatever its type. Where none does, OpenAI's place is looked at.
 std::optional<ApiError> read_native_grammar(const InputJson& body, std::string_view text,
                                             GenerateParameters& parameters) {
   const InputJson* fields = find_set(body, "parameters");
@@ -129,7 +129,13 @@ std::optional<ApiError> read_native_grammar(const InputJson& body, std::string_v
   const std::string type = format_type(reader, *format);
   if (type == "json_object" || type == "json_schema") {
     const std::string_view fields_text = member_text(text, "parameters").value_or("");
-    add_schema_of(reader, *format, member_text(fields_text, "response_format").value_or(""));
+    const std::string_view format_text = member_text(fields_text, "response_format").value_or("");
+    const InputJson* named = find_set(*format, "json_schema");
+    if (find_set(*format, "schema") == nullptr && named != nullptr && named->is_object()) {
+      add_schema_of(reader, *named, member_text(format_text, "json_schema").value_or(""));
+    } else {
+      add_schema_of(reader, *format, format_text);
+    }
   }
   return reader.take_error();
 }

@@ -142,6 +142,13 @@ TEST(ReadGrammar, NativeHonoursTheTypeInBothSpellings) {
       read_native(R"({"parameters":{"response_format":{"type":"json_object","schema":null}}})").grammar->spec.text,
       R"({"type":"object"})");
   EXPECT_TRUE(read_native(R"({"parameters":{"response_format":{"schema":{}}}})").error);
+  const Read nested = read_native(
+      R"({"parameters":{"response_format":{"type":"json_schema","json_schema":{"name":"n","schema":{"type":"string"}}}}})");
+  ASSERT_TRUE(nested.grammar) << "OpenAI's place";
+  EXPECT_EQ(nested.grammar->spec.text, R"({"type":"string"})");
+  const Read both = read_native(
+      R"({"parameters":{"response_format":{"type":"json_schema","schema":{},"json_schema":{"schema":{"type":"string"}}}}})");
+  EXPECT_EQ(both.grammar->spec.text, "{}");
   EXPECT_FALSE(read_native(R"({"parameters":null})").error);
 }
 
