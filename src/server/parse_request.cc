@@ -212,35 +212,58 @@ std::string join_parts(FieldReader& reader, const InputJson& parts) {
   return content;
 }
 
-// Those of a message that are whole: a name, and arguments that are JSON.
-std::vector<PastCall> read_calls(const FieldReader& reader) {
+// Arguments as JSON: OpenAI's text of it, LoRAX's object, or none. "" after a fault.
+std::string read_arguments(FieldReader& reader, const InputJson& function, const std::string& where) {
+  const InputJson* arguments = find_set(function, "arguments");
+  if (arguments == nullptr) return "{}";
+  if (arguments->is_object()) return arguments->dump();
+  std::string text = arguments->is_string() ? arguments->get<std::string>() : "";
+  if (arguments->is_string() && text.empty()) return "{}";
+  if (InputJson::accept(text)) return text;
+  reader.fail((where + ".function.arguments").c_str(),
+              arguments->is_string() ? "expected JSON, as a call of a tool has it"
+                                     : fmt::format("expected a string, got {}", arguments->type_name()));
+  return "";
+}
+
+std::vector<PastCall> read_calls(FieldReader& reader) {
   std::vector<PastCall> calls;
   const InputJson* list = reader.find("tool_calls");
-  if (list == nullptr || !list->is_array()) return calls;
+  if (list == nullptr) return calls;
+  if (!list->is_array()) {
+    reader.fail("tool_calls", fmt::format("expected an array, got {}", list->type_name()));
+    return calls;
+  }
   const auto text_of = [](const InputJson& object, const char* name) {
-    const auto found = object.is_object() ? object.find(name) : object.end();
-    return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
+    const InputJson* found = object.is_object() ? find_set(object, name) : nullptr;
+    return found != nullptr && found->is_string() ? found->get<std::string>() : std::string();
   };
-  for (const InputJson& call : *list) {
-    const auto function = call.is_object() ? call.find("function") : call.end();
-    if (function == call.end()) continue;
+  for (std::size_t i = 0; i < list->size(); ++i) {
+    const InputJson& call = (*list)[i];
+    const std::string where = fmt::format("tool_calls[{}]", i);
+    const InputJson* function = call.is_object() ? find_set(call, "function") : nullptr;
     PastCall past{
-        .id = text_of(call, "id"), .name = text_of(*function, "name"), .arguments = text_of(*function, "arguments")};
-    if (!past.name.empty() && InputJson::accept(past.arguments)) calls.push_back(std::move(past));
+        .id = text_of(call, "id"), .name = function == nullptr ? "" : text_of(*function, "name"), .arguments = {}};
+    if (past.name.empty()) {
+      reader.fail(where.c_str(), "expected a call: an object whose `function` has a `name`");
+      break;
+    }
+    past.arguments = read_arguments(reader, *function, where);
+    calls.push_back(std::move(past));
   }
   return calls;
 }
 
-// Text or parts. A past call of tools may stand in place of content.
-std::string read_content(FieldReader& reader) {
+// Text or parts. The assistant may have called tools or said nothing, and a tool may have answered nothing.
+std::string read_content(FieldReader& reader, const std::string& role) {
   const InputJson* content = reader.find("content");
+  const bool optional = role == "assistant" || role == "tool";
   if (content == nullptr) {
-    const bool calls = reader.find("tool_calls") != nullptr || reader.find("function_call") != nullptr;
-    if (!calls) reader.fail("content", "missing field");
+    if (!optional) reader.fail("content", "missing field");
     return "";
   }
   if (content->is_string()) return content->get<std::string>();
-  if (content->is_array() && !content->empty()) return join_parts(reader, *content);
+  if (content->is_array() && (optional || !content->empty())) return join_parts(reader, *content);
   reader.fail("content", fmt::format("expected a string or an array of parts, got {}",
                                      content->is_array() ? "an empty array" : content->type_name()));
   return "";
@@ -260,7 +283,7 @@ void read_messages(FieldReader& reader, std::optional<ApiError>& error, std::vec
     FieldReader message_reader((*list)[i], fmt::format("messages[{}].", i), error);
     ChatMessage message;
     message_reader.read("role", message.role, Presence::kRequired);
-    message.content = read_content(message_reader);
+    message.content = read_content(message_reader, message.role);
     message.calls = read_calls(message_reader);
     std::optional<std::string> tool_call_id;
     message_reader.read("tool_call_id", tool_call_id);

@@ -75,7 +75,7 @@ USER = {"role": "user", "content": "x"}
 
 @pytest.mark.parametrize(("named", "fields"), [
     ("messages[0].content", {"messages": [{"role": "user"}]}),
-    ("messages[1].content", {"messages": [USER, {"role": "assistant", "content": None}]}),
+    ("messages[1].content", {"messages": [USER, {"role": "user", "content": None}]}),
     ("schema", {"messages": [USER], "schema": {"type": "object"}}),
     ("tool_choice", {"messages": [USER], "tool_choice": "required"}),
     ("guided_json", {"messages": [USER], "guided_json": {"type": "strange"}}),
