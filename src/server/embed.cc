@@ -56,6 +56,7 @@ Parsed<EmbedRequest> parse_openai_embed(ServerContext& context, const JsonCall& 
   FieldReader reader(body, "", error);
   reader.read("model", request.model, Presence::kRequired);
   request.inputs = read_prompts(reader, "input");
+  request.parameters.prompt_name = "input";
   if (!error && request.inputs.size() > kMostInputs) {
     reader.fail("input", fmt::format("must hold at most {} texts, given: {}", kMostInputs, request.inputs.size()));
   }

@@ -321,6 +321,7 @@ Parsed<CompletionRequest> parse_completion(const InputJson& body) {
   FieldReader reader(body, "", error);
   read_model(reader, request.model);
   if (!error) request.prompts = read_prompts(reader, "prompt");
+  request.parameters.prompt_name = "prompt";
   read_openai(reader, request.parameters, request.stream, request.include_usage);
   read_completion_scores(reader, request.parameters);
   note_unserved_fields(reader, request.parameters, kUnservedCompletion);
@@ -346,6 +347,7 @@ Parsed<ChatRequest> parse_chat(const InputJson& body) {
   FieldReader reader(body, "", error);
   read_model(reader, request.model);
   if (!error) read_messages(reader, error, request.messages);
+  request.parameters.prompt_name = "messages";
   read_openai(reader, request.parameters, request.stream, request.include_usage);
   read_chat_scores(reader, request.parameters);
   reader.read("guideline", request.guideline);

@@ -63,6 +63,7 @@ struct GenerateParameters {
   bool apply_chat_template = false;
   std::string max_new_tokens_name = "max_new_tokens";  // as the client spelled it, for messages
   std::string logprobs_name = "logprobs";
+  std::string prompt_name = "inputs";
   std::optional<AnswerGrammar> grammar;
   bool embed = false;  // of the embedding routes
   // The first field asked for that this server knows but does not serve; refused when values are checked.

@@ -154,8 +154,6 @@ TEST(CheckValues, RefusesEachBadValueByName) {
       {"truncate", R"({"truncate":0})"},
       {"truncate", R"({"truncate":16})"},
       {"adapter_id", R"({"adapter_id":"a\nx-evil: 1"})"},
-      {"adapter_source", R"({"adapter_source":"local"})"},
-      {"adapter_source", R"({"adapter_id":null,"adapter_source":"hub"})"},
       {"schema", R"({"schema":{"type":"object"}})"},
       {"grammar", R"({"grammar":{"type":"json"}})"},
       {"top_n_tokens", R"({"top_n_tokens":21})"},
@@ -179,7 +177,7 @@ TEST(CheckValues, TakesTheEndsOfEachRange) {
         R"({"frequency_penalty":2,"presence_penalty":-2})", R"({"top_p":1})", R"({"top_k":1})", R"({"typical_p":0.5})",
         R"({"stop":["a","b"]})", R"({"truncate":15})", R"({"response_format":{"type":"text"}})",
         R"({"repetition_penalty":0.01})", R"({"adapter_id":""})", R"({"adapter_id":"","adapter_source":"hub"})",
-        R"({"adapter_id":null,"adapter_source":null})",
+        R"({"adapter_id":null,"adapter_source":null})", R"({"adapter_source":"nonsense"})",
         R"({"schema":null,"grammar":null,"merged_adapters":null,"min_p":0,"top_n_tokens":0,"unheard_of":5})",
         R"({"min_p":1,"top_n_tokens":20,"return_k_alternatives":20,"min_tokens":0,"logit_bias":{"5":-100,"0":100}})"}) {
     const auto error = value_error(parameters);
@@ -202,6 +200,7 @@ TEST(CheckValues, ChecksInOrder) {
       {"max_new_tokens", R"("max_new_tokens":0)"},
       {"stop", R"("stop":["","",""])"},
       {"truncate", R"("truncate":0)"},
+      {"adapter_source", R"("adapter_id":"x","adapter_source":"nonsense")"},
   };
   std::string later;
   for (auto fault = std::rbegin(order); fault != std::rend(order); ++fault) {
@@ -210,6 +209,12 @@ TEST(CheckValues, ChecksInOrder) {
     ASSERT_TRUE(error);
     EXPECT_EQ(error->param, fault->first);
   }
+}
+
+TEST(CheckValues, TheSeedOfSeveralAnswersComesBeforeTruncate) {
+  const auto error = value_error(R"({"best_of":2,"top_p":0.9,"seed":1,"truncate":0})");
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->param, "seed");
 }
 
 TEST(CheckValues, AnAdapterSourceMattersOnlyWithAnAdapter) {

@@ -46,18 +46,14 @@ std::optional<ApiError> check_merged(const GenerateParameters& parameters) {
   return std::nullopt;
 }
 
-std::optional<ApiError> check_adapter(const GenerateParameters& parameters, const ServerOptions& options) {
+std::optional<ApiError> check_adapter(const GenerateParameters& parameters) {
   if (parameters.merged_adapters) {
     if (auto error = check_merged(parameters)) return error;
   } else {
-    if (!parameters.adapter_id && parameters.adapter_source) {
-      return invalid("adapter_source", "`adapter_source` needs an `adapter_id`");
-    }
     if (!names_adapter(parameters)) return std::nullopt;
     if (auto error = check_adapter_id(*parameters.adapter_id, "adapter_id")) return error;
   }
-  if (auto error = check_api_token(parameters.api_token.value_or(""))) return error;
-  return check_adapter_source(source_of(parameters, options), options, "adapter_source");
+  return check_api_token(parameters.api_token.value_or(""));
 }
 
 // The float is finite and `in_range`.
@@ -152,6 +148,9 @@ std::optional<ApiError> check_counts(const GenerateParameters& p, const ServerOp
   if (std::any_of(p.stop.begin(), p.stop.end(), [](const std::string& text) { return text.empty(); })) {
     return invalid("stop", "`stop` must not hold an empty sequence");
   }
+  if (p.best_of.value_or(1) > 1 && p.seed) {
+    return invalid("seed", "`seed` must not be set with `best_of` > 1: each of the answers has its own");
+  }
   if (p.truncate && (*p.truncate == 0 || *p.truncate > static_cast<std::uint64_t>(options.max_input_length))) {
     return invalid("truncate",
                    fmt::format("`truncate` must be from 1 to {}, given: {}", options.max_input_length, *p.truncate));
@@ -237,7 +236,7 @@ std::optional<ApiError> check_adapter_source(const std::string& source, const Se
 
 std::optional<ApiError> check_values(const GenerateParameters& parameters, const ServerOptions& options) {
   if (auto error = check_best_of(parameters, options)) return error;
-  if (auto error = check_adapter(parameters, options)) return error;
+  if (auto error = check_adapter(parameters)) return error;
   const bool chooses = parameters.best_of.value_or(1) > 1;
   if (chooses && !(samples(parameters) || parameters.temperature || parameters.top_p || parameters.typical_p)) {
     return invalid("best_of",
@@ -250,10 +249,9 @@ std::optional<ApiError> check_values(const GenerateParameters& parameters, const
   if (auto error = check_ranges(parameters)) return error;
   if (auto error = check_scores(parameters)) return error;
   if (auto error = check_counts(parameters, options)) return error;
-  if (chooses && parameters.seed) {
-    return invalid("seed", "`seed` must not be set with `best_of` > 1: each of the answers has its own");
-  }
-  return std::nullopt;
+  // Where an adapter would be fetched: a value at fault is told of before.
+  if (!parameters.merged_adapters && !names_adapter(parameters)) return std::nullopt;
+  return check_adapter_source(source_of(parameters, options), options, "adapter_source");
 }
 
 std::optional<AdapterKey> adapter_of(const GenerateParameters& parameters, const ServerOptions& options) {
@@ -277,9 +275,10 @@ Parsed<PreparedRequest> prepare_request(const GenerateParameters& parameters, st
     prompt_ids.erase(prompt_ids.begin(), prompt_ids.end() - static_cast<std::ptrdiff_t>(*parameters.truncate));
   }
   const auto num_prompt_tokens = static_cast<std::int64_t>(prompt_ids.size());
-  if (num_prompt_tokens == 0) return invalid("inputs", "the prompt holds no token");
+  if (num_prompt_tokens == 0) return invalid(parameters.prompt_name, "the prompt holds no token");
   for (const std::int64_t id : prompt_ids) {
-    if (id < 0 || id >= vocab_size) return invalid("prompt", fmt::format("token id {} is not in the vocabulary", id));
+    if (id < 0 || id >= vocab_size)
+      return invalid(parameters.prompt_name, fmt::format("token id {} is not in the vocabulary", id));
   }
   const std::int64_t limit = options.max_total_tokens;
   std::int64_t max_new_tokens =
@@ -291,8 +290,8 @@ Parsed<PreparedRequest> prepare_request(const GenerateParameters& parameters, st
                                parameters.max_new_tokens_name, limit, num_prompt_tokens, max_new_tokens));
   }
   if (num_prompt_tokens > options.max_input_length) {
-    return invalid("inputs", fmt::format("the prompt must have at most {} tokens, given: {}", options.max_input_length,
-                                         num_prompt_tokens));
+    return invalid(parameters.prompt_name, fmt::format("the prompt must have at most {} tokens, given: {}",
+                                                       options.max_input_length, num_prompt_tokens));
   }
   for (const std::int64_t id : parameters.stop_token_ids) {
     if (id >= vocab_size) return invalid("stop_token_ids", fmt::format("token id {} is not in the vocabulary", id));

@@ -51,7 +51,7 @@ def native(**parameters):
     (422, "validation", native(stop=[""])),
     (422, "validation", native(truncate=0)),
     (422, "validation", native(schema={"type": "object"})),
-    (422, "validation", native(adapter_source="local")),
+    (422, "validation", native(adapter_id="tenant-0", adapter_source="nowhere", top_k=0)),
     (422, "validation", native(adapter_id="a\r\nx-evil: 1")),
     (422, "validation", {"inputs": "fish " * 300_000}),
     (424, "generation", native(adapter_id="no-such")),
