@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
-
 #include "server/field_reader.h"
 #include "server/http_format.h"
 
@@ -128,12 +126,13 @@ Parsed<std::shared_ptr<const Texts>> texts_of(ServerContext& context, const Json
   return std::move(chosen.texts);
 }
 
-bool lists_model(ServerContext& context, const Caller& caller, const std::string& id) {
-  if (id == context.services.model_id) return true;
+bool may_name_adapter(const ServerContext& context, const Caller& caller, const std::string& id) {
+  const AdapterKey key = key_of_name(context, id);
+  // What it may not use reads as what is not there.
+  if (id.empty() || id == context.services.model_id || !caller.may_use(key)) return false;
   const auto named = context.runtime_adapters.find(caller.tenant, id);
-  if (named && caller.may_use(named->target)) return true;
-  const std::vector<std::string> ids = context.adapters.ids();
-  return std::find(ids.begin(), ids.end(), id) != ids.end() && caller.may_use({.source = "local", .id = id});
+  if (named) return caller.may_use(named->target);
+  return context.services.adapter_version && context.services.adapter_version(key).signature != 0;
 }
 
 AdapterKey key_of_name(const ServerContext& context, const std::string& name) {

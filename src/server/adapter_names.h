@@ -44,8 +44,8 @@ AdapterKey key_of_path(const ServerContext& context, const std::string& path);
 // The other way round.
 std::string path_of(const ServerContext& context, const AdapterKey& target);
 
-// The base model, or an adapter that /v1/models has for `caller`.
-bool lists_model(ServerContext& context, const Caller& caller, const std::string& id);
+// Whether the default source may have an adapter `id` that `caller` may use, or one was loaded under that name.
+bool may_name_adapter(const ServerContext& context, const Caller& caller, const std::string& id);
 
 // Names that `caller` may use, and what they stand for.
 std::vector<std::pair<std::string, AdapterKey>> usable_names(const ServerContext& context, const Caller& caller);

@@ -25,7 +25,7 @@ enum class VectorForm : std::uint8_t { kNumbers, kBase64 };
 struct EmbedRequest {
   std::vector<CompletionPrompt> inputs;
   GenerateParameters parameters;
-  std::string model;  // of /v1/embeddings
+  std::string model;  // of /v1/embeddings: as asked for, then as answered
   VectorForm form = VectorForm::kNumbers;
 };
 
@@ -71,12 +71,14 @@ Parsed<EmbedRequest> parse_openai_embed(ServerContext& context, const JsonCall& 
   }
   read_parameters(body, request, error);
   if (error) return *error;
-  const GenerateParameters& named = request.parameters;
-  if (named.adapter_id || named.merged_adapters) return request;
-  // LoRAX ignores the field, and its clients fill in anything: it names what /v1/models lists, else the base model.
-  if (!lists_model(context, call.caller, request.model)) request.model = context.services.model_id;
-  error = select_model(context, request.model, request.parameters);
-  if (error) return *error;
+  GenerateParameters& named = request.parameters;
+  if (named.adapter_id.value_or("").empty() && !named.merged_adapters) {
+    // LoRAX ignores the field, and its clients fill in anything: what cannot be an adapter is the base model.
+    const bool is_named = named.adapter_source ? !request.model.empty() && request.model != context.services.model_id
+                                               : may_name_adapter(context, call.caller, request.model);
+    named.adapter_id = is_named ? request.model : "";
+  }
+  request.model = named.adapter_id.value_or("").empty() ? context.services.model_id : *named.adapter_id;
   return request;
 }
 
@@ -194,8 +196,7 @@ void handle_embeddings(ServerContext& context, const JsonCall& call) {
     return;
   }
   auto& request = std::get<EmbedRequest>(parsed);
-  const std::string model = request.model.empty() ? context.services.model_id : request.model;
-  const auto make_body = [form = request.form, model](const Finishes& finishes) {
+  const auto make_body = [form = request.form, model = request.model](const Finishes& finishes) {
     return openai_body(finishes, form, model);
   };
   embed(context, call, ApiStyle::kOpenAi, std::move(request), make_body);

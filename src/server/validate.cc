@@ -284,7 +284,7 @@ Parsed<PreparedRequest> prepare_request(const GenerateParameters& parameters, st
   std::int64_t max_new_tokens =
       parameters.max_new_tokens.value_or(std::max<std::int64_t>(limit - num_prompt_tokens, 1));
   if (parameters.embed) max_new_tokens = 0;
-  if (num_prompt_tokens + max_new_tokens > limit) {
+  if (!parameters.embed && num_prompt_tokens + max_new_tokens > limit) {
     return invalid(parameters.max_new_tokens_name,
                    fmt::format("prompt tokens + `{}` must be <= {}, given: {} prompt tokens and {} new ones",
                                parameters.max_new_tokens_name, limit, num_prompt_tokens, max_new_tokens));

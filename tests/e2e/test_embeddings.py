@@ -91,7 +91,7 @@ def test_chunks_company_and_cached_prefixes_change_nothing(own_server, server, f
         assert np.abs(vector - expected).max() < 1e-5
 
 
-def test_a_model_that_nobody_lists_is_the_base_model(server):
+def test_a_model_that_can_be_no_adapter_is_the_base_model(server):
     """LoRAX ignores the field; here it may name an adapter, and the answer says which model it was."""
     listed = [each.id for each in client_of(server).models.list()]
     assert len(listed) > 1
@@ -99,9 +99,23 @@ def test_a_model_that_nobody_lists_is_the_base_model(server):
         answer = client_of(server).embeddings.create(model=name, input="a")
         assert answer.model == listed[0]
         assert (np.array(answer.data[0].embedding, np.float32) == vectors(server, "a")[0]).all()
-    answer = client_of(server).embeddings.create(model=listed[1], input="a")
-    assert answer.model == listed[1]
-    assert (np.array(answer.data[0].embedding, np.float32) != vectors(server, "a")[0]).any()
+    for model, parameters in ((listed[1], {}), (listed[1], {"adapter_id": ""}), ("x", {"adapter_id": listed[1]}),
+                              (listed[1], {"adapter_source": "local"})):
+        answer = client_of(server).embeddings.create(model=model, input="a", extra_body={"parameters": parameters})
+        assert answer.model == listed[1]
+        assert (np.array(answer.data[0].embedding, np.float32) != vectors(server, "a")[0]).any()
+    for source, status in (("local", 404), ("nonsense", 400)):
+        refused = requests.post(server.url + "/v1/embeddings", timeout=60, json={
+            "model": "no-such-adapter", "input": "a", "parameters": {"adapter_source": source}})
+        assert refused.status_code == status, refused.text
+
+
+def test_a_text_that_is_too_long_names_the_field(own_server):
+    running = own_server("--max-total-tokens", "16")
+    for route, name in (("/embed", "inputs"), ("/v1/embeddings", "input")):
+        refused = requests.post(running.url + route, json={"model": "", name: "word " * 40}, timeout=60)
+        assert "the prompt must have at most 15 tokens" in refused.text
+        assert route == "/embed" or refused.json()["error"]["param"] == name
 
 
 def test_refusals_keep_their_protocols(server):
