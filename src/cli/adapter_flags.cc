@@ -155,7 +155,7 @@ ServedSources::ServedSources(const AdapterSourceFlags& flags, AdapterSource& loc
     HubOptions hub{.remote = remote,
                    .endpoint = without_end_slash(flags.hub_endpoint),
                    .token = from_environment({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_API_TOKEN"}),
-                   .token_ids = preloaded_ids,
+                   .token_ids = flags.source_of_preloaded() == "hub" ? preloaded_ids : std::vector<std::string>(),
                    .token_for_all = flags.hub_token_for_all};
     hub.remote.allowed = flags.hub_adapters;
     spdlog::info("adapters of the hub: {}, from {}{}, kept in {}",

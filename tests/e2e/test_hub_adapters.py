@@ -176,6 +176,18 @@ def test_the_servers_token_reads_for_requests_without_one_where_it_may(hub, serv
         server.stop()
 
 
+def test_a_preloaded_local_adapter_lends_the_token_to_none_of_the_hub(hub, tiny_folder, serve):
+    folder = tiny_folder / "adapters" / "acme" / "private"
+    shutil.copytree(tiny_folder / "adapters" / "tenant-1", folder)
+    try:
+        server = serve(hub, "--preloaded-adapter-source", "local", "--preloaded-adapter-ids", "acme/private",
+                       env={"HF_TOKEN": TOKEN})
+        assert ids(ask(server, "acme/private", adapter_source="local")) == local(server, "tenant-1")
+        assert ask(server, "acme/private").status_code == 424
+    finally:
+        shutil.rmtree(folder.parent)
+
+
 def test_a_key_that_is_no_token_of_the_hub_is_not_sent_there(hub, serve):
     server = serve(hub)
     assert ids(ask(server, "acme/public", {"Authorization": "Bearer sk-anything"})) == local(server, "tenant-1")
