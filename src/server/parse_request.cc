@@ -212,17 +212,19 @@ std::string join_parts(FieldReader& reader, const InputJson& parts) {
   return content;
 }
 
-// Arguments as JSON: OpenAI's text of it, LoRAX's object, or none. "" after a fault.
+// Arguments as JSON: OpenAI's text of it, LoRAX's object, or none. "" after a fault. A text that is none, as a call has
+// it that `max_tokens` cut off, is told to the template as a string.
 std::string read_arguments(FieldReader& reader, const InputJson& function, const std::string& where) {
   const InputJson* arguments = find_set(function, "arguments");
   if (arguments == nullptr) return "{}";
   if (arguments->is_object()) return arguments->dump();
-  std::string text = arguments->is_string() ? arguments->get<std::string>() : "";
-  if (arguments->is_string() && text.empty()) return "{}";
-  if (InputJson::accept(text)) return text;
+  if (arguments->is_string()) {
+    std::string text = arguments->get<std::string>();
+    if (text.empty()) return "{}";
+    return InputJson::accept(text) ? text : arguments->dump();
+  }
   reader.fail((where + ".function.arguments").c_str(),
-              arguments->is_string() ? "expected JSON, as a call of a tool has it"
-                                     : fmt::format("expected a string, got {}", arguments->type_name()));
+              fmt::format("expected a string, got {}", arguments->type_name()));
   return "";
 }
 
