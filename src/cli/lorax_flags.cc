@@ -24,6 +24,7 @@ struct LoraxFlag {
 
 constexpr Verdict kIgnored = Verdict::kIgnored;
 constexpr Verdict kRefused = Verdict::kRefused;
+constexpr const char* kOneRevision = "--model-id is a folder, which holds one";
 constexpr const char* kNoCode = "no code of a checkpoint is run";
 constexpr const char* kNoQuantizing = "weights are served in the dtype of the checkpoint or of --dtype";
 constexpr const char* kSteps = "every step holds decoding sequences and prompts, up to --max-batch-prefill-tokens";
@@ -40,7 +41,7 @@ constexpr std::array kFlags = {
     LoraxFlag{"--quantize", "QUANTIZE", kRefused, "", kNoQuantizing},
     LoraxFlag{"--sharded", "SHARDED", kRefused, "false", kOneDevice},
     LoraxFlag{"--num-shard", "NUM_SHARD", kRefused, "1", kOneDevice},
-    LoraxFlag{"--revision", "REVISION", kRefused, "", "--model-id is a folder, which holds one"},
+    LoraxFlag{"--revision", "REVISION", kRefused, "", kOneRevision},
     LoraxFlag{"--source", "SOURCE", kRefused, "hub", "--model-id is a folder"},
     LoraxFlag{"--download-only", "DOWNLOAD_ONLY", kRefused, "false", "no model is downloaded: --model-id is a folder"},
     LoraxFlag{"--embedding-dim", "EMBEDDING_DIM", kRefused, "", "embeddings are hidden states as they are, without a projection"},
@@ -53,6 +54,7 @@ constexpr std::array kFlags = {
     LoraxFlag{"", "ROPE_FACTOR", kRefused, "", kNoRope},
     LoraxFlag{"", "HF_MODEL_TRUST_REMOTE_CODE", kRefused, "false", kNoCode},
     LoraxFlag{"", "HF_MODEL_QUANTIZE", kRefused, "", kNoQuantizing},
+    LoraxFlag{"", "HF_MODEL_REVISION", kRefused, "", kOneRevision},
     LoraxFlag{"--weights-cache-override", "WEIGHTS_CACHE_OVERRIDE", kIgnored, "", "--model-id is a folder"},
     LoraxFlag{"--disable-custom-kernels", "DISABLE_CUSTOM_KERNELS", kIgnored, "", "it is about models that are not served"},
     LoraxFlag{"--backend", "BACKEND", kIgnored, "", "each device has one"},
@@ -78,6 +80,7 @@ constexpr std::array kFlags = {
     LoraxFlag{"--otlp-endpoint", "OTLP_ENDPOINT", kIgnored, "", "no traces are sent; x-request-id ties log lines together"},
     LoraxFlag{"-e,--env", "", kIgnored, "", "the log of the start names device and memory, `shoal --version` the version"},
     LoraxFlag{"", "SM_NUM_GPUS", kIgnored, "1", kOneDevice},
+    LoraxFlag{"", "HF_MODEL_ID", kIgnored, "", "--model-id (MODEL_ID) names the model's folder"},
     LoraxFlag{"", "REQUEST_LOGGER_URL", kIgnored, "", "no prompts or answers are sent elsewhere"},
 };
 // clang-format on
